@@ -1,0 +1,222 @@
+/* cambium.h: the only public header of libcambium. Clean as C17 and C++17.
+ *
+ * Order of use: cb_engine_open() maps a checkpoint, records its plan and prepares a device; cb_session_open() makes a
+ * sequence; cb_step() runs rows of any mixture of sequences; logits come back per wanted row. The same bits come out for
+ * any mixture, chunking, thread count and instruction set (docs/arithmetic.md).
+ *
+ * Ownership: open/close own, get borrows. Nothing here prints or exits. An engine and all its sessions belong to one
+ * thread at a time; two engines are independent of each other. Text crosses as UTF-8 with explicit lengths. */
+#ifndef CAMBIUM_H
+#define CAMBIUM_H
+#include <stddef.h>
+#include <stdint.h>
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define CB_API __attribute__((visibility("default")))
+
+/* ---- errors ------------------------------------------------------------------------------------------------------- */
+
+/* Every failing call returns one of these (negative) and, where it takes a cb_err, one sentence naming the object. The
+ * command line's exit code for each is in parentheses. */
+enum {
+    CB_OK = 0,
+    CB_EIO = -1,       /* read, write, disk full, other run-time failure (1) */
+    CB_EUSAGE = -2,    /* bad argument, flag or setting (2) */
+    CB_ENOTFOUND = -3, /* no such model or file (3) */
+    CB_EFORMAT = -4,   /* damaged, incomplete or unsupported checkpoint; names tensor or field (4) */
+    CB_ENODEV = -5,    /* requested device cannot be used (5) */
+    CB_ENOMEM = -6,    /* not enough memory; need, have (6) */
+    CB_EBIND = -7,     /* cannot bind an address (7) */
+    CB_ENUM = -8,      /* NaN or infinity in an activation; names the layer (1) */
+    CB_ECONTEXT = -9,  /* more tokens than the context holds (2) */
+    CB_EINTR = -130    /* interrupted (130) */
+};
+
+#define CB_ERR_TEXT 512
+typedef struct cb_err {
+    int code;               /* CB_E..., 0 when nothing failed */
+    char text[CB_ERR_TEXT]; /* one line, NUL-terminated, never empty after a failure */
+} cb_err;
+
+/* ---- engine ------------------------------------------------------------------------------------------------------- */
+
+typedef struct cb_engine cb_engine;
+typedef struct cb_session cb_session;
+typedef struct cb_tokenizer cb_tokenizer;
+typedef struct cb_template cb_template;
+
+/* Called during cb_engine_open with bytes done and in all; may be NULL. */
+typedef void (*cb_progress_fn)(void *ctx, const char *what, uint64_t done, uint64_t total);
+
+typedef struct cb_engine_opts {
+    const char *device;     /* NULL or "auto", "cpu", "cpu:c", "cpu:avx2", "cpu:avx512", "cuda", "cuda:N" */
+    int n_threads;          /* 0: one per physical core */
+    int ctx_size;           /* tokens per sequence; 0: the checkpoint's limit, reduced to what fits in memory */
+    int max_sessions;       /* sequences open at once; 0: 1 */
+    int max_rows;           /* rows in one step, at most; 0: 512 */
+    uint64_t memory_limit;  /* bytes for KV cache and scratch; 0: three quarters of what is free */
+    cb_progress_fn progress;
+    void *progress_ctx;
+} cb_engine_opts;
+
+typedef struct cb_engine_info {
+    const char *family;     /* "llama", "gemma3", ... */
+    const char *device;     /* "cpu:avx512", ... */
+    const char *arithmetic; /* "arith 1" */
+    int n_vocab;            /* columns of a logits row */
+    int ctx_size;           /* tokens a session may hold */
+    int ctx_trained;        /* the checkpoint's own limit */
+    int n_threads;
+    int max_sessions, max_rows;
+    uint64_t n_params;      /* weights used by the plan, unpacked count */
+    uint64_t weight_bytes;  /* mapped bytes of those weights */
+    uint64_t state_bytes;   /* KV cache and recurrent state, all sessions */
+    uint64_t scratch_bytes; /* activations and private copies of weights */
+} cb_engine_info;
+
+/* Opens the checkpoint in directory `dir` (holds config.json and *.safetensors). `opts` may be NULL. *out is owned by the
+ * caller. Errors: CB_ENOTFOUND, CB_EFORMAT, CB_ENODEV, CB_ENOMEM, CB_EIO. */
+CB_API int cb_engine_open(const char *dir, const cb_engine_opts *opts, cb_engine **out, cb_err *err);
+/* Closes NULL too. All sessions must have been closed. */
+CB_API void cb_engine_close(cb_engine *e);
+CB_API void cb_engine_get_info(const cb_engine *e, cb_engine_info *out);
+
+/* ---- sessions and steps ------------------------------------------------------------------------------------------- */
+
+/* A sequence: its tokens, KV blocks and recurrent state. Errors: CB_EUSAGE when max_sessions are open already. */
+CB_API int cb_session_open(cb_engine *e, cb_session **out, cb_err *err);
+CB_API void cb_session_close(cb_session *s);
+/* Tokens processed so far; the next row of this session gets this position. */
+CB_API int cb_session_length(const cb_session *s);
+/* Forgets everything; length becomes 0. */
+CB_API void cb_session_reset(cb_session *s);
+
+/* One token to process. Rows of one session in a step must stand in order; they take consecutive positions. */
+typedef struct cb_row {
+    cb_session *session;
+    int32_t token;   /* 0 .. n_vocab-1 */
+    int want_logits; /* nonzero: this row's logits are computed */
+} cb_row;
+
+/* Runs n_rows (1 .. max_rows). `logits` receives one row of n_vocab f32 for each wanted row, in row order; it may be NULL
+ * when none is wanted. After an error the sessions of the rows are unchanged in length. Allocates nothing.
+ * Errors: CB_EUSAGE (bad token, too many rows), CB_ECONTEXT, CB_ENUM. */
+CB_API int cb_step(cb_engine *e, const cb_row *rows, int n_rows, float *logits, cb_err *err);
+
+/* ---- looking inside ----------------------------------------------------------------------------------------------- */
+
+/* One finished operation of a step. `data` is [rows][cols] of the named type, valid during the call only. */
+typedef struct cb_tap {
+    int op;              /* index in the plan */
+    const char *name;    /* "layers.3.self_attn.q_proj", ... */
+    const char *kind;    /* "linear", "rmsnorm", ... */
+    const char *dtype;   /* "f32", or "i8" for activation planes */
+    const void *data;
+    int rows;
+    size_t row_bytes;
+    double us;           /* time of the op, microseconds, wall */
+    uint64_t bytes;      /* weight bytes it read */
+    uint64_t flops;      /* 2 x multiply-adds, all rows */
+} cb_tap;
+typedef void (*cb_tap_fn)(void *ctx, const cb_tap *tap);
+/* Calls fn after every op of later steps (slower: one barrier per op). NULL turns it off. */
+CB_API void cb_engine_set_tap(cb_engine *e, cb_tap_fn fn, void *ctx);
+/* Prints the recorded plan, one op a line with shapes, weight bytes and flops per row. The caller frees *text. */
+CB_API int cb_engine_plan_text(const cb_engine *e, char **text, cb_err *err);
+
+/* ---- text --------------------------------------------------------------------------------------------------------- */
+
+/* Opens tokenizer.json (with tokenizer_config.json and generation_config.json when present) in `dir`. */
+CB_API int cb_tokenizer_open(const char *dir, cb_tokenizer **out, cb_err *err);
+CB_API void cb_tokenizer_close(cb_tokenizer *t);
+
+enum {
+    CB_ENCODE_SPECIAL_BEGIN = 1, /* add what the post-processor adds (BOS, ...) */
+    CB_ENCODE_PARSE_SPECIAL = 2  /* special tokens spelled in the text become their ids */
+};
+/* Encodes n bytes. Writes at most cap ids and returns how many there are in all (may exceed cap), or a negative error.
+ * Invalid UTF-8 is replaced by U+FFFD as Python's errors="replace" does. */
+CB_API int64_t cb_tokenizer_encode(const cb_tokenizer *t, const char *text, size_t n, int flags, int32_t *ids, size_t cap,
+                                   cb_err *err);
+/* Decodes n ids. Returns the number of bytes in all; writes at most cap. Invalid byte sequences become U+FFFD. */
+CB_API int64_t cb_tokenizer_decode(const cb_tokenizer *t, const int32_t *ids, size_t n, int skip_special, char *out,
+                                   size_t cap, cb_err *err);
+CB_API int cb_tokenizer_n_vocab(const cb_tokenizer *t);
+/* Text of one token as it stands in the vocabulary; NULL when the id has none. Borrowed. */
+CB_API const char *cb_tokenizer_token(const cb_tokenizer *t, int32_t id, size_t *n);
+/* Id of an exact vocabulary or added-token string, or -1. */
+CB_API int32_t cb_tokenizer_find(const cb_tokenizer *t, const char *text, size_t n);
+/* Ends a turn or a text (eos list of generation_config.json, else config.json, else the tokenizer's). */
+CB_API int cb_tokenizer_is_stop(const cb_tokenizer *t, int32_t id);
+
+/* Incremental detokeniser: feed ids, get text that is always whole characters. */
+typedef struct cb_detok cb_detok;
+CB_API int cb_detok_open(const cb_tokenizer *t, int skip_special, cb_detok **out, cb_err *err);
+CB_API void cb_detok_close(cb_detok *d);
+/* Appends id; *text (borrowed until the next call) holds the new complete characters, perhaps none. */
+CB_API int cb_detok_put(cb_detok *d, int32_t id, const char **text, size_t *n, cb_err *err);
+/* End of stream: what was held back, incomplete bytes as U+FFFD. */
+CB_API int cb_detok_end(cb_detok *d, const char **text, size_t *n, cb_err *err);
+
+/* Opens the chat template of `dir`: chat_template.jinja, else tokenizer_config.json's chat_template. */
+CB_API int cb_template_open(const char *dir, cb_template **out, cb_err *err);
+CB_API void cb_template_close(cb_template *t);
+/* Renders with the variables of `json` (an object: messages, tools, add_generation_prompt, any other) on top of the
+ * tokenizer's special tokens (bos_token, ...). The caller frees *out with free(). Errors: CB_EFORMAT with line and column
+ * of the template, CB_EUSAGE for raise_exception and bad JSON. */
+CB_API int cb_template_render(const cb_template *t, const char *json, size_t n, char **out, size_t *out_n, cb_err *err);
+
+/* ---- sampling ----------------------------------------------------------------------------------------------------- */
+
+enum { CB_PROFILE_HF, CB_PROFILE_VLLM, CB_PROFILE_MLX, CB_PROFILE_LLAMACPP };
+enum { CB_OP_END, CB_OP_PENALTIES, CB_OP_TEMPERATURE, CB_OP_TOP_K, CB_OP_TOP_P, CB_OP_MIN_P };
+
+typedef struct cb_sampling {
+    float temperature;         /* below 1e-5: greedy */
+    int top_k;                 /* <= 0: off */
+    float top_p;               /* 1: off */
+    float min_p;               /* 0: off */
+    float repetition_penalty;  /* 1: off */
+    float presence_penalty;    /* 0: off */
+    float frequency_penalty;   /* 0: off */
+    int repeat_last_n;         /* window of penalties; -1 all, 0 off, -2 the profile's */
+    int profile;               /* CB_PROFILE_... */
+    uint8_t order[8];          /* CB_OP_..., ends with CB_OP_END; all zero: the profile's order */
+    uint64_t seed;
+    uint32_t choice;           /* which of n choices; part of the random key */
+    const int32_t *bias_ids;   /* logit bias, n_bias pairs; -100 bans. Borrowed for the call */
+    const float *bias;
+    int n_bias;
+} cb_sampling;
+
+/* Neutral values: temperature 1, everything else off, profile hf, seed 0. */
+CB_API void cb_sampling_init(cb_sampling *p);
+/* Overwrites what generation_config.json in `dir` sets. A missing file is no error. */
+CB_API int cb_sampling_from_checkpoint(cb_sampling *p, const char *dir, cb_err *err);
+
+typedef struct cb_sampler cb_sampler;
+/* Scratch for one vocabulary size; reusable, allocates nothing after. */
+CB_API int cb_sampler_open(int n_vocab, cb_sampler **out, cb_err *err);
+CB_API void cb_sampler_close(cb_sampler *s);
+/* Picks the token that follows `history` (n_history ids, the first n_prompt of which are the prompt). `logits` is
+ * [n_vocab] and is not changed. *logprob (may be NULL) is the natural logarithm of the token's probability under the
+ * final distribution. Returns the id or a negative error. */
+CB_API int32_t cb_sampler_pick(cb_sampler *s, const cb_sampling *p, const float *logits, const int32_t *history,
+                               int n_history, int n_prompt, float *logprob, cb_err *err);
+
+/* ---- files -------------------------------------------------------------------------------------------------------- */
+
+/* Turns a GGUF file into an MLX checkpoint directory. `out_dir` must not exist, or must be empty; it appears whole or not
+ * at all. */
+CB_API int cb_import_gguf(const char *gguf, const char *out_dir, cb_progress_fn progress, void *ctx, cb_err *err);
+/* Finds a checkpoint by directory or by org/name[@revision] in the Hugging Face cache. Writes its directory to path. */
+CB_API int cb_model_find(const char *name, const char *cache_dir, char *path, size_t cap, cb_err *err);
+
+CB_API const char *cb_version(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

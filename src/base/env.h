@@ -1,0 +1,12 @@
+/* env.h: every environment variable that is read, in one file. An empty variable counts as unset. */
+#ifndef CB_BASE_ENV_H
+#define CB_BASE_ENV_H
+#include <stdint.h>
+
+/* The value, or NULL when unset or empty. Borrowed. */
+const char *cb_env(const char *name);
+/* CB_FAULT=kind:N[,kind:N]: the N of this kind, or 0. Used by tests to make the N-th call fail. */
+uint64_t cb_env_fault(const char *kind);
+/* CB_CPU=c|avx2|avx512|neon caps the instruction set; NULL when unset. */
+const char *cb_env_cpu(void);
+#endif
