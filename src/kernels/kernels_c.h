@@ -1,0 +1,22 @@
+/* kernels_c.h: the scalar kernels by name, for the SIMD files that fall back to them at odd sizes. */
+#ifndef CB_KERNELS_C_H
+#define CB_KERNELS_C_H
+#include "kernels/kernels.h"
+
+void cb_quant_row_c(const float *x, int n, int group, int pack, int8_t *planes, float *dx, float *xs, int32_t *sum);
+float cb_quant16_c(const float *x, int n, int16_t *xi);
+void cb_linear_c(const cb_mm *mm, int64_t n0, int64_t n1, void *scratch);
+void cb_rmsnorm_c(float *y, const float *x, const float *w, int n, float eps);
+void cb_silu_mul_c(float *y, const float *gate, const float *up, int n);
+void cb_gelu_mul_c(float *y, const float *gate, const float *up, int n);
+void cb_add_c(float *y, const float *a, const float *b, int n);
+void cb_scale_c(float *y, const float *x, float s, int n);
+void cb_softcap_c(float *y, const float *x, float cap, int n);
+void cb_rope_c(float *x, const float *cs, int n_pairs, int half);
+void cb_attn_block_c(const cb_attn *a);
+void cb_attn_merge_c(float *mm, float *ll, float *oo, float m, float l, const float *o, int dim);
+bool cb_all_finite_c(const float *x, int64_t n);
+
+/* Scale i of an array, decoded to f32 (E8M0 and E4M3: half the stored value, see CB_FMT_FP4). */
+float cb_scale_at(const uint8_t *p, cb_scale_type t, int64_t i);
+#endif

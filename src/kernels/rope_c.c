@@ -1,0 +1,64 @@
+/* rope_c.c: rotary frequencies and angles from one portable double routine: +, -, *, / and integer moves only, so every
+ * machine gets the same table. Accuracy about 1e-15 before the single rounding to f32. */
+#include "kernels/kernels.h"
+#include <math.h>
+
+/* ln(x) for a normal positive x: x = m*2^e with m in [sqrt(1/2), sqrt(2)), atanh series in (m-1)/(m+1). */
+static double ln_portable(double x)
+{
+    uint64_t u;
+    memcpy(&u, &x, 8);
+    int e = (int)(u >> 52) - 1023;
+    u = (u & 0xfffffffffffffULL) | 0x3ff0000000000000ULL;
+    double m;
+    memcpy(&m, &u, 8);
+    if (m > 1.4142135623730951) {
+        m *= 0.5;
+        e++;
+    }
+    double z = (m - 1) / (m + 1), z2 = z * z, s = 0;
+    for (int k = 25; k >= 1; k -= 2) s = s * z2 + 1.0 / k; /* z <= 0.172: the next term is below 1e-21 */
+    return 2 * z * s + e * 0.69314718055994530942;
+}
+
+/* e^x for |x| < 700. */
+static double exp_portable(double x)
+{
+    double n = rint(x * 1.4426950408889634074);
+    double r = (x - n * 0x1.62e42feep-1) - n * 0x1.a39ef35793c76p-33;
+    double s = 1;
+    for (int k = 18; k >= 1; k--) s = 1 + s * r / k;
+    return ldexp(s, (int)n); /* exact: a power of two */
+}
+
+double cb_rope_freq(double base, int i, int dim) { return exp_portable(-2.0 * i / dim * ln_portable(base)); }
+
+/* cos and sin of a >= 0, a < 2^30: reduce by pi/2 in three parts (each product exact for n < 2^24 and close beyond), then
+ * Taylor series on |r| <= pi/4. */
+static void sincos_portable(double a, double *c, double *s)
+{
+    double n = rint(a * 0.63661977236758134308);
+    double r = a - n * 0x1.921fb54p+0;
+    r -= n * 0x1.10b46p-30;
+    r -= n * 0x1.1a62633145c07p-54;
+    double r2 = r * r, cc = 1, ss = 1;
+    for (int k = 20; k >= 2; k -= 2) cc = 1 - cc * r2 / (k * (k - 1));
+    for (int k = 21; k >= 3; k -= 2) ss = 1 - ss * r2 / (k * (k - 1));
+    ss *= r;
+    switch ((int64_t)n & 3) {
+    case 0: *c = cc, *s = ss; break;
+    case 1: *c = -ss, *s = cc; break;
+    case 2: *c = -cc, *s = -ss; break;
+    default: *c = ss, *s = -cc;
+    }
+}
+
+void cb_rope_row(float *out, double pos, const double *freq, int n)
+{
+    for (int i = 0; i < n; i++) {
+        double c, s;
+        sincos_portable(pos * freq[i], &c, &s);
+        out[i] = (float)c;
+        out[n + i] = (float)s;
+    }
+}
