@@ -115,7 +115,8 @@ typedef struct cb_tap {
     const char *dtype;   /* "f32", or "i8" for activation planes */
     const void *data;
     int rows;
-    size_t row_bytes;
+    size_t row_bytes;    /* bytes of one row that mean something */
+    size_t row_stride;   /* bytes from one row to the next */
     double us;           /* time of the op, microseconds, wall */
     uint64_t bytes;      /* weight bytes it read */
     uint64_t flops;      /* 2 x multiply-adds, all rows */

@@ -4,6 +4,7 @@
  * state and start no threads. */
 #ifndef CB_KERNELS_H
 #define CB_KERNELS_H
+#include "base/portable.h"
 #include "io/dtype.h"
 #include <stdbool.h>
 #include <stddef.h>
@@ -145,10 +146,4 @@ void cb_kernels_set_neon(cb_kernels *k);
 
 /* Encodes one row of k floats as CB_FMT_PLANES: out n_groups*128 bytes, scales [n_groups], n_groups = (k+63)/64. */
 void cb_encode_planes(const float *w, int64_t k, uint8_t *out, float *scales);
-
-/* cos and sin of pos*freq[i] for i < n, each rounded to f32 once from a portable double evaluation: out[0..n) cosines,
- * out[n..2n) sines. */
-void cb_rope_row(float *out, double pos, const double *freq, int n);
-/* base^(-2i/dim), portable double; |error| about 1e-15 relative. */
-double cb_rope_freq(double base, int i, int dim);
 #endif

@@ -1,7 +1,7 @@
-/* rope_c.c: rotary frequencies and angles from one portable double routine: +, -, *, / and integer moves only, so every
- * machine gets the same table. Accuracy about 1e-15 before the single rounding to f32. */
-#include "kernels/kernels.h"
+#include "base/portable.h"
 #include <math.h>
+#include <stdint.h>
+#include <string.h>
 
 /* ln(x) for a normal positive x: x = m*2^e with m in [sqrt(1/2), sqrt(2)), atanh series in (m-1)/(m+1). */
 static double ln_portable(double x)

@@ -1,0 +1,84 @@
+/* cpu.h: the CPU backend's device. cpu.c opens and sizes it, ops.c runs the plan, attention.c its one long operation. */
+#ifndef CB_CPU_CPU_H
+#define CB_CPU_CPU_H
+#include "base/pool.h"
+#include "kernels/kernels.h"
+#include "plan/backend.h"
+#include <stdatomic.h>
+
+/* A weight made ready: what the kernels want to see. */
+typedef struct cpu_weight {
+    cb_mm mm;          /* matrix: everything but the activations and the output */
+    float *vector;     /* vector: f32, 1 added where the plan says so */
+    uint8_t *planes;   /* float matrices: private encoded copy */
+    float *plane_scales;
+} cpu_weight;
+
+/* KV pool of one attention layer: block b, head h starts at base + (b*n_heads + h)*bytes. */
+typedef struct cpu_kv {
+    uint8_t *base;
+    size_t head_bytes; /* K, V, dk, dv of one head in one block */
+    size_t pool_bytes;
+} cpu_kv;
+
+struct cb_dev {
+    cb_pool *pool;
+    cb_kernels k;
+    char label[32];
+    const cb_plan *plan;
+    cb_limits lim;
+    cpu_weight *weights; /* [plan->n_weights] */
+    cpu_kv *kv;          /* [plan->n_kv] */
+    uint8_t *scratch;    /* values: offset*max_rows + row*row_bytes */
+    size_t scratch_bytes;
+    uint8_t *thread_scratch; /* [n_threads][thread_bytes] */
+    size_t thread_bytes;
+    int32_t *runs;       /* attention: starts of runs of rows of one session, [max_rows+1] */
+    float *split;        /* attention: block results when one row's context is shared among threads */
+    size_t split_floats;
+    /* the step being run */
+    const cb_batch *batch;
+    int n_runs;
+    int split_units;     /* > 0: attention shares each row's context among threads (few rows, long context) */
+    int split_blocks;    /* most blocks a row sees */
+    atomic_int bad_op;   /* 1 + the first op with a non-finite input; 0: none */
+};
+
+/* A step as one thread sees it. */
+typedef struct cpu_ctx {
+    cb_dev *d;
+    const cb_op *op;
+    int member, n_members;
+    uint8_t *scratch; /* this thread's, 64-byte aligned */
+} cpu_ctx;
+
+enum { CPU_ATTN_ROWS = 8, CPU_ATTN_QUERIES = 64 }; /* rows and query heads that share the loads of a KV block */
+
+int cpu_run(cb_dev *d, const cb_batch *b, cb_err *err);
+void cpu_kv_put(const cpu_ctx *c);
+void cpu_attention(const cpu_ctx *c);
+/* Second half of a shared attention: merges the stored block results in ascending order. */
+void cpu_attention_merge(const cpu_ctx *c);
+/* Bytes a thread needs for attention over heads of `dim`. */
+size_t cpu_attention_scratch(const cb_plan *p);
+/* Finds the runs of the batch: rows of one session at consecutive positions. */
+void cpu_find_runs(cb_dev *d, const cb_batch *b);
+
+static inline void *cpu_value(const cb_dev *d, cb_val v)
+{
+    const cb_value *x = &d->plan->values[v];
+    return x->is_logits ? (void *)d->batch->logits : d->scratch + x->offset * (size_t)d->lim.max_rows;
+}
+static inline int cpu_rows(const cb_dev *d, cb_val v)
+{
+    return d->plan->values[v].wanted ? d->batch->n_wanted : d->batch->n_rows;
+}
+/* Floats between rows of a value. */
+static inline size_t cpu_stride(const cb_dev *d, cb_val v) { return d->plan->values[v].row_bytes / 4; }
+static inline float *cpu_row(const cb_dev *d, cb_val v, int row)
+{
+    return (float *)cpu_value(d, v) + (size_t)row * cpu_stride(d, v);
+}
+/* The planes of a quantised value: planes of all rows, then dx, xs, sum. */
+cb_qrows cpu_planes(const cb_dev *d, cb_val v);
+#endif

@@ -1,0 +1,202 @@
+/* ops.c: walks the plan. Every thread walks the same list; ops marked `barrier` wait for all. Row-wise ops give row r of
+ * every value to the same thread, so neighbours need no barrier between them. */
+#include "cpu/cpu.h"
+#include "base/clock.h"
+#include <string.h>
+
+cb_qrows cpu_planes(const cb_dev *d, cb_val v)
+{
+    const cb_value *x = &d->plan->values[v];
+    size_t rows = (size_t)d->lim.max_rows;
+    cb_qrows q;
+    q.n_groups = (x->width + x->group - 1) / x->group;
+    q.plane_stride = cb_plane_stride(x->width, x->pack);
+    q.planes = cpu_value(d, v);
+    q.dx = (float *)(q.planes + rows * q.plane_stride);
+    q.xs = q.dx + rows * (size_t)q.n_groups;
+    q.sum = (int32_t *)(q.xs + rows * (size_t)q.n_groups);
+    return q;
+}
+
+static void report_bad(const cpu_ctx *c)
+{
+    int none = 0;
+    atomic_compare_exchange_strong(&c->d->bad_op, &none, (int)(c->op - c->d->plan->ops) + 1);
+}
+
+static void rows_of(const cpu_ctx *c, cb_val v, int *r0, int *r1)
+{
+    int n = cpu_rows(c->d, v);
+    *r0 = (int)((int64_t)n * c->member / c->n_members);
+    *r1 = (int)((int64_t)n * (c->member + 1) / c->n_members);
+}
+
+static void embed(const cpu_ctx *c, int row)
+{
+    const cb_dev *d = c->d;
+    const cb_matrix *m = &d->plan->weights[c->op->w[0]].matrix;
+    float *x = cpu_row(d, c->op->out, row);
+    cb_matrix_decode_row(m, 0, d->batch->token[row], x);
+    if (c->op->f[0] != 1.0f) d->k.scale(x, x, c->op->f[0], (int)m->cols);
+}
+
+static void rmsnorm(const cpu_ctx *c, int row)
+{
+    const cb_dev *d = c->d;
+    const cb_op *o = c->op;
+    const float *w = o->w[0] >= 0 ? d->weights[o->w[0]].vector : NULL;
+    const float *x = cpu_row(d, o->in[0], row);
+    float *y = cpu_row(d, o->out, row);
+    for (int h = 0; h < o->n[0]; h++) d->k.rmsnorm(y + h * o->n[1], x + h * o->n[1], w, o->n[1], o->f[0]);
+}
+
+static void quant(const cpu_ctx *c, int row)
+{
+    const cb_dev *d = c->d;
+    const cb_value *v = &d->plan->values[c->op->out];
+    const float *x = cpu_row(d, c->op->in[0], row);
+    if (!d->k.all_finite(x, v->width)) report_bad(c);
+    cb_qrows q = cpu_planes(d, c->op->out);
+    size_t g = (size_t)row * (size_t)q.n_groups;
+    d->k.quant_row(x, v->width, v->group, v->pack, q.planes + (size_t)row * q.plane_stride, q.dx + g, q.xs + g, q.sum + g);
+}
+
+static void rope(const cpu_ctx *c, int row)
+{
+    const cb_op *o = c->op;
+    float *x = cpu_row(c->d, o->out, row);
+    const float *cs = cpu_row(c->d, o->in[1], row);
+    for (int h = 0; h < o->n[0]; h++) c->d->k.rope(x + h * o->n[1], cs, o->n[2], o->n[3]);
+}
+
+static void glu(const cpu_ctx *c, int row)
+{
+    const cb_dev *d = c->d;
+    const cb_op *o = c->op;
+    int n = d->plan->values[o->out].width;
+    float *y = cpu_row(d, o->out, row);
+    const float *gate = cpu_row(d, o->in[0], row), *up = cpu_row(d, o->in[1], row);
+    if (o->n[0] == CB_ACT_SILU) d->k.silu_mul(y, gate, up, n);
+    else d->k.gelu_mul(y, gate, up, n);
+}
+
+static void one_row(const cpu_ctx *c, int row)
+{
+    const cb_dev *d = c->d;
+    const cb_op *o = c->op;
+    switch (o->kind) {
+    case CB_EMBED: embed(c, row); break;
+    case CB_ROPE_TABLE: {
+        const cb_rope_table *t = &d->plan->ropes[o->n[0]];
+        cb_rope_row(cpu_row(d, o->out, row), d->batch->pos[row], t->freq, t->n_pairs);
+        break;
+    }
+    case CB_RMSNORM: rmsnorm(c, row); break;
+    case CB_QUANT: quant(c, row); break;
+    case CB_ROPE: rope(c, row); break;
+    case CB_GLU: glu(c, row); break;
+    case CB_ADD:
+        d->k.add(cpu_row(d, o->out, row), cpu_row(d, o->in[0], row), cpu_row(d, o->in[1], row), d->plan->values[o->out].width);
+        break;
+    case CB_BIAS:
+        d->k.add(cpu_row(d, o->out, row), cpu_row(d, o->in[0], row), d->weights[o->w[0]].vector, d->plan->values[o->out].width);
+        break;
+    case CB_SOFTCAP: {
+        float *x = cpu_row(d, o->out, row);
+        d->k.softcap(x, x, o->f[0], d->plan->values[o->out].width);
+        break;
+    }
+    case CB_WANTED:
+        memcpy(cpu_row(d, o->out, row), cpu_row(d, o->in[0], d->batch->wanted[row]), (size_t)d->plan->values[o->out].width * 4);
+        break;
+    default: CB_ASSERT(!"op kind");
+    }
+}
+
+static void linear(const cpu_ctx *c)
+{
+    const cb_dev *d = c->d;
+    const cb_op *o = c->op;
+    cb_mm mm = d->weights[o->w[0]].mm;
+    mm.n_rows = cpu_rows(d, o->out);
+    if (!mm.n_rows) return;
+    mm.x = cpu_planes(d, o->in[0]);
+    mm.y = cpu_value(d, o->out);
+    mm.y_stride = cpu_stride(d, o->out);
+    mm.add = o->n[0];
+    int64_t rows = d->plan->weights[o->w[0]].matrix.rows, units = (rows + CB_ROW_UNIT - 1) / CB_ROW_UNIT;
+    int64_t n0 = units * c->member / c->n_members * CB_ROW_UNIT, n1 = units * (c->member + 1) / c->n_members * CB_ROW_UNIT;
+    if (n1 > rows) n1 = rows;
+    if (n0 < n1) d->k.linear(&mm, n0, n1, c->scratch);
+}
+
+static void one_op(const cpu_ctx *c)
+{
+    switch (c->op->kind) {
+    case CB_LINEAR: linear(c); return;
+    case CB_KV_PUT: cpu_kv_put(c); return;
+    case CB_ATTENTION:
+        cpu_attention(c);
+        if (c->d->split_units) { /* the context of few rows was shared: everyone has stored its blocks now */
+            cb_pool_barrier(c->d->pool, c->member);
+            cpu_attention_merge(c);
+        }
+        return;
+    default: break;
+    }
+    int r0, r1;
+    rows_of(c, c->op->out, &r0, &r1);
+    for (int r = r0; r < r1; r++) one_row(c, r);
+}
+
+/* What a tap sees of an op: its output, or for kv_put its key input. */
+static void call_tap(const cpu_ctx *c, double us)
+{
+    const cb_dev *d = c->d;
+    const cb_op *o = c->op;
+    cb_val v = o->out >= 0 ? o->out : o->in[0];
+    const cb_value *x = &d->plan->values[v];
+    cb_tap t = {.op = (int)(o - d->plan->ops), .name = o->name, .kind = cb_op_kind_name(o->kind), .dtype = "f32",
+                .data = cpu_value(d, v), .rows = cpu_rows(d, v), .row_bytes = (size_t)x->width * 4,
+                .row_stride = x->row_bytes, .us = us, .bytes = cb_op_bytes(d->plan, o)};
+    t.flops = cb_op_flops(d->plan, o) * (uint64_t)t.rows;
+    if (x->group) {
+        t.dtype = "i8";
+        t.row_bytes = t.row_stride = cb_plane_stride(x->width, x->pack);
+    }
+    d->batch->tap(d->batch->tap_ctx, &t);
+}
+
+static void walk(void *ctx, int member, int n_members)
+{
+    cb_dev *d = ctx;
+    const cb_plan *p = d->plan;
+    bool tap = d->batch->tap != NULL;
+    cpu_ctx c = {.d = d, .member = member, .n_members = n_members,
+                 .scratch = d->thread_scratch + (size_t)member * d->thread_bytes};
+    for (int i = 0; i < p->n_ops; i++) {
+        c.op = &p->ops[i];
+        if (c.op->barrier && !tap) cb_pool_barrier(d->pool, member);
+        double t0 = tap ? cb_now() : 0;
+        one_op(&c);
+        if (!tap) continue;
+        cb_pool_barrier(d->pool, member);
+        if (member == 0) call_tap(&c, (cb_now() - t0) * 1e6);
+        cb_pool_barrier(d->pool, member);
+    }
+}
+
+int cpu_run(cb_dev *d, const cb_batch *b, cb_err *err)
+{
+    d->batch = b;
+    atomic_store(&d->bad_op, 0);
+    cpu_find_runs(d, b);
+    cb_pool_run(d->pool, walk, d);
+    int bad = atomic_load(&d->bad_op);
+    if (!bad)
+        for (int r = 0; r < b->n_wanted && !bad; r++)
+            if (!d->k.all_finite(b->logits + (size_t)r * (size_t)d->plan->n_vocab, d->plan->n_vocab)) bad = d->plan->n_ops;
+    if (bad)
+        return cb_fail(err, CB_ENUM, "%s: a value is not finite (NaN or infinity) after op %d", d->plan->ops[bad - 1].name, bad - 1);
+    return 0;
+}

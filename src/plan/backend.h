@@ -1,0 +1,55 @@
+/* backend.h: what a device must offer to run a plan. run/ knows a backend only through this. */
+#ifndef CB_PLAN_BACKEND_H
+#define CB_PLAN_BACKEND_H
+#include "plan/plan.h"
+
+typedef struct cb_dev cb_dev;
+
+typedef struct cb_backend_opts {
+    const char *level;   /* after "cpu:", or NULL */
+    int n_threads;       /* 0: physical cores */
+} cb_backend_opts;
+
+/* Sizes fixed at prepare. */
+typedef struct cb_limits {
+    int max_rows, max_sessions;
+    int kv_blocks[CB_MAX_KV_GROUPS];  /* blocks of 64 tokens in each group's pool */
+} cb_limits;
+
+/* One step. All arrays are the caller's. */
+typedef struct cb_batch {
+    int n_rows;
+    const int32_t *token;      /* [n_rows] */
+    const int32_t *pos;        /* [n_rows], absolute */
+    const int32_t *slot;       /* [n_rows], which session */
+    /* Block table of a session in a KV group: block number of absolute block pos/64, at kv[group][slot][pos/64]. */
+    const int32_t *const *kv[CB_MAX_KV_GROUPS];
+    const int32_t *wanted;     /* [n_wanted] row indexes, ascending */
+    int n_wanted;
+    float *logits;             /* [n_wanted][n_vocab] */
+    cb_tap_fn tap;             /* NULL: none */
+    void *tap_ctx;
+} cb_batch;
+
+typedef struct cb_mem {
+    uint64_t weights, state, scratch; /* private bytes */
+} cb_mem;
+
+typedef struct cb_backend {
+    const char *name;
+    /* CB_ENODEV when the device is absent or lacks the level asked for. */
+    int (*open)(const cb_backend_opts *opts, cb_dev **out, cb_err *err);
+    void (*close)(cb_dev *d);
+    /* Packs or uploads the weights of the plan; checkpoint and plan outlive the device. */
+    int (*load)(cb_dev *d, const cb_plan *p, cb_progress_fn progress, void *ctx, cb_err *err);
+    /* Private bytes that load + prepare will take. Pure. */
+    void (*need)(const cb_plan *p, const cb_limits *lim, int n_threads, cb_mem *out);
+    /* The last allocation: KV pools and scratch. */
+    int (*prepare)(cb_dev *d, const cb_limits *lim, cb_err *err);
+    /* Runs one step. Allocates nothing. CB_ENUM names the op whose input was not finite. */
+    int (*run)(cb_dev *d, const cb_batch *b, cb_err *err);
+    /* "cpu:avx512"; borrowed. */
+    const char *(*label)(const cb_dev *d);
+    int (*n_threads)(const cb_dev *d);
+} cb_backend;
+#endif

@@ -1,0 +1,94 @@
+#include "plan/layout.h"
+#include <string.h>
+
+/* Values an op reads: its inputs, and its output when it works in place (that is among the inputs already). */
+static void find_lives(cb_plan *p)
+{
+    for (int i = 0; i < p->n_ops; i++) {
+        const cb_op *o = &p->ops[i];
+        for (int k = 0; k < CB_MAX_IN; k++)
+            if (o->in[k] >= 0) p->values[o->in[k]].last = i;
+        if (o->out < 0) continue;
+        cb_value *v = &p->values[o->out];
+        if (v->first < 0) v->first = i;
+        v->last = i;
+    }
+}
+
+static bool lives_meet(const cb_value *a, const cb_value *b) { return a->first <= b->last && b->first <= a->last; }
+
+/* First fit in order of birth: the lowest offset that no living neighbour occupies. Plans are short; n^2 is fine. */
+static void give_memory(cb_plan *p)
+{
+    size_t top = 0;
+    for (int i = 0; i < p->n_values; i++) {
+        cb_value *v = &p->values[i];
+        if (v->is_logits || v->first < 0) continue;
+        v->row_bytes = (v->row_bytes + 63) & ~(size_t)63;
+        size_t at = 0;
+        for (bool moved = true; moved;) {
+            moved = false;
+            for (int j = 0; j < i; j++) {
+                const cb_value *u = &p->values[j];
+                if (u->is_logits || u->first < 0 || !lives_meet(u, v)) continue;
+                if (at < u->offset + u->row_bytes && u->offset < at + v->row_bytes) {
+                    at = u->offset + u->row_bytes;
+                    moved = true;
+                }
+            }
+        }
+        v->offset = at;
+        if (at + v->row_bytes > top) top = at + v->row_bytes;
+    }
+    p->scratch_row_bytes = top;
+}
+
+static bool share_memory(const cb_value *a, const cb_value *b)
+{
+    if (a->is_logits || b->is_logits) return a == b;
+    return a->offset < b->offset + b->row_bytes && b->offset < a->offset + a->row_bytes;
+}
+
+/* Must op b wait for op a (a before b, no barrier between)? Two row-wise ops keep each row on one thread, so they may
+ * follow each other on the same value; through shared memory of different values rows do not coincide. */
+static bool must_wait(const cb_plan *p, const cb_op *a, const cb_op *b)
+{
+    if (a->kind == CB_KV_PUT && b->kind == CB_ATTENTION) return true;
+    bool rows = a->row_wise && b->row_wise;
+    for (int i = -1; i < CB_MAX_IN; i++) {
+        cb_val va = i < 0 ? a->out : a->in[i];
+        if (va < 0) continue;
+        for (int j = -1; j < CB_MAX_IN; j++) {
+            cb_val vb = j < 0 ? b->out : b->in[j];
+            bool writes = i < 0 || j < 0;
+            if (vb < 0 || !writes || !share_memory(&p->values[va], &p->values[vb])) continue;
+            if (!(rows && va == vb)) return true;
+        }
+    }
+    return false;
+}
+
+static void mark_barriers(cb_plan *p)
+{
+    int since = 0;
+    for (int i = 0; i < p->n_ops; i++) {
+        bool wait = false;
+        for (int j = since; j < i && !wait; j++) wait = must_wait(p, &p->ops[j], &p->ops[i]);
+        p->ops[i].barrier = wait;
+        if (wait) since = i;
+    }
+}
+
+int cb_plan_layout(cb_plan *p, cb_err *err)
+{
+    if (!p->n_ops) return cb_fail(err, CB_EFORMAT, "plan: %s recorded nothing", p->family);
+    find_lives(p);
+    give_memory(p);
+    mark_barriers(p);
+    for (int i = 0; i < p->n_weights; i++) {
+        const cb_weight *w = &p->weights[i];
+        p->n_params += w->is_vector ? (uint64_t)w->n : (uint64_t)(w->matrix.stack * w->matrix.rows * w->matrix.cols);
+        p->weight_bytes += w->is_vector ? w->tensor->bytes : w->matrix.bytes;
+    }
+    return 0;
+}

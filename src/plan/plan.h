@@ -1,0 +1,111 @@
+/* plan.h: a forward pass recorded once as a flat array of operations. A family (src/model/) records it through builder.h;
+ * a backend walks it each step. The number of rows of a step is the only unknown. Everything here is plain data and never
+ * changes after pb_finish(). Read builder.h next. */
+#ifndef CB_PLAN_H
+#define CB_PLAN_H
+#include "base/mem.h"
+#include "io/weights.h"
+
+/* What an operation does. in[], w[], f[] and n[] are named per kind; a value is [rows][width] f32 unless said otherwise. */
+typedef enum cb_op_kind {
+    CB_EMBED,      /* out = f[0] * decoded row `token` of w[0] */
+    CB_ROPE_TABLE, /* out = cos and sin of pos*freq, n[0] = table id; width 2*n_pairs */
+    CB_RMSNORM,    /* out = rmsnorm(in[0]) * w[0] (w[0] < 0: no weight), eps f[0]; n[0] heads of n[1] dims each */
+    CB_QUANT,      /* out = planes of in[0] */
+    CB_LINEAR,     /* out = w[0] * in[0] (planes); n[0] = 1: out += */
+    CB_ROPE,       /* out = in[0] rotated with in[1]; n[0] heads of n[1] dims, n[2] pairs, n[3] half distance. In place */
+    CB_KV_PUT,     /* state n[0] takes k = in[0], v = in[1] of this row's position */
+    CB_ATTENTION,  /* out = attention of q = in[0] on state n[0]; n[1] query heads; softmax scale f[0] */
+    CB_GLU,        /* out = act(in[0]) * in[1]; n[0] = CB_ACT_... */
+    CB_ADD,        /* out = in[0] + in[1] */
+    CB_WANTED,     /* out = the wanted rows of in[0]; later values have one row per wanted row */
+    CB_SOFTCAP,    /* out = f[0] * tanh(in[0] / f[0]). In place */
+    CB_BIAS,       /* out = in[0] + w[0], the same vector for each row. In place */
+    CB_N_OP_KINDS
+} cb_op_kind;
+
+enum { CB_ACT_SILU, CB_ACT_GELU_TANH };
+
+/* Index of a value in plan->values; negative: none. */
+typedef int cb_val;
+
+typedef struct cb_value {
+    int width;          /* f32 per row; for planes: inputs k */
+    int group, pack;    /* planes (group > 0): see kernels.h cb_qrows */
+    bool wanted;        /* one row per wanted row, not per row of the step */
+    bool is_logits;     /* lives in the caller's logits array */
+    size_t row_bytes;   /* memory per row */
+    size_t offset;      /* bytes from the start of scratch, times max_rows (values whose lives do not meet share memory) */
+    int first, last;    /* op indexes between which it lives */
+} cb_value;
+
+/* A weight of the plan, as stored. */
+typedef struct cb_weight {
+    const char *name;    /* full tensor or module name */
+    bool is_vector;
+    cb_matrix matrix;    /* when a matrix */
+    const cb_tensor *tensor; /* when a vector: F32, F16 or BF16, n elements */
+    int n;
+    bool add_one;        /* the vector is used as 1 + w (Gemma 3 norms) */
+} cb_weight;
+
+/* KV state of one attention layer. */
+typedef struct cb_kv_state {
+    int n_heads, dim;
+    int window;          /* 0: all earlier tokens; else the last `window` tokens, the query's own included */
+    int group;           /* states of one group share block tables: 0 .. n_kv_groups-1 */
+} cb_kv_state;
+
+/* Keys seen by layers of one group. */
+typedef struct cb_kv_group {
+    int window;
+} cb_kv_group;
+
+typedef struct cb_rope_table {
+    int n_pairs;
+    double *freq;        /* [n_pairs], radians per position */
+} cb_rope_table;
+
+enum { CB_MAX_IN = 3, CB_MAX_KV_GROUPS = 4 };
+
+typedef struct cb_op {
+    cb_op_kind kind;
+    const char *name;    /* "layers.3.self_attn.q_proj" */
+    cb_val in[CB_MAX_IN], out;
+    int w[2];
+    int n[6];
+    float f[2];
+    bool row_wise;       /* row r of every input decides row r of the output: rows split among threads */
+    bool barrier;        /* all threads must meet before it */
+} cb_op;
+
+typedef struct cb_plan {
+    cb_arena arena;      /* owns everything below */
+    const char *family;
+    cb_op *ops;
+    int n_ops;
+    cb_value *values;
+    int n_values;
+    cb_weight *weights;
+    int n_weights;
+    cb_kv_state *kv;
+    int n_kv;
+    cb_kv_group kv_groups[CB_MAX_KV_GROUPS];
+    int n_kv_groups;
+    cb_rope_table *ropes;
+    int n_ropes;
+    int n_vocab, ctx_trained;
+    size_t scratch_row_bytes; /* all values of one row */
+    uint64_t n_params, weight_bytes;
+} cb_plan;
+
+void cb_plan_close(cb_plan *p);
+const char *cb_op_kind_name(cb_op_kind k);
+/* Weight bytes an op reads in a step, and multiply-adds times two per row. */
+uint64_t cb_op_bytes(const cb_plan *p, const cb_op *op);
+uint64_t cb_op_flops(const cb_plan *p, const cb_op *op);
+/* One op a line. */
+void cb_plan_print(const cb_plan *p, cb_buf *out);
+/* Bytes of KV cache one block of 64 tokens takes in all layers of a group. */
+uint64_t cb_plan_kv_block_bytes(const cb_plan *p, int group);
+#endif

@@ -1,0 +1,68 @@
+/* print.c: a plan as text, and its costs. */
+#include "plan/plan.h"
+#include <stdio.h>
+
+const char *cb_op_kind_name(cb_op_kind k)
+{
+    static const char *const names[CB_N_OP_KINDS] = {
+        [CB_EMBED] = "embed",   [CB_ROPE_TABLE] = "rope_table", [CB_RMSNORM] = "rmsnorm",     [CB_QUANT] = "quant",
+        [CB_LINEAR] = "linear", [CB_ROPE] = "rope",             [CB_KV_PUT] = "kv_put",       [CB_ATTENTION] = "attention",
+        [CB_GLU] = "glu",       [CB_ADD] = "add",               [CB_WANTED] = "wanted",       [CB_SOFTCAP] = "softcap",
+        [CB_BIAS] = "bias",
+    };
+    return (unsigned)k < CB_N_OP_KINDS ? names[k] : "?";
+}
+
+uint64_t cb_op_bytes(const cb_plan *p, const cb_op *op)
+{
+    if (op->w[0] < 0 || op->kind == CB_EMBED) return 0;
+    const cb_weight *w = &p->weights[op->w[0]];
+    return w->is_vector ? w->tensor->bytes : w->matrix.bytes;
+}
+
+uint64_t cb_op_flops(const cb_plan *p, const cb_op *op)
+{
+    if (op->kind != CB_LINEAR) return 0;
+    const cb_matrix *m = &p->weights[op->w[0]].matrix;
+    return 2 * (uint64_t)m->rows * (uint64_t)m->cols;
+}
+
+uint64_t cb_plan_kv_block_bytes(const cb_plan *p, int group)
+{
+    uint64_t n = 0;
+    for (int i = 0; i < p->n_kv; i++)
+        if (p->kv[i].group == group) n += (uint64_t)p->kv[i].n_heads * (uint64_t)(2 * 64 * p->kv[i].dim * 2 + 2 * 64 * 4);
+    return n;
+}
+
+static void print_format(const cb_matrix *m, cb_buf *out)
+{
+    static const char *const modes[] = {"float", "affine", "mxfp4", "mxfp8", "nvfp4"};
+    if (m->mode == CB_W_FLOAT) cb_buf_printf(out, " %s", cb_dtype_name(m->float_dtype));
+    else cb_buf_printf(out, " %s %d bits g%d", modes[m->mode], m->bits, m->group);
+    cb_buf_printf(out, " [%lld,%lld]", (long long)m->rows, (long long)m->cols);
+}
+
+void cb_plan_print(const cb_plan *p, cb_buf *out)
+{
+    uint64_t bytes = 0, flops = 0;
+    cb_buf_printf(out, "%5s  %-10s %-44s %9s %13s %13s\n", "op", "kind", "name", "width", "weight bytes", "flops/row");
+    for (int i = 0; i < p->n_ops; i++) {
+        const cb_op *o = &p->ops[i];
+        cb_val v = o->out >= 0 ? o->out : o->in[0];
+        cb_buf_printf(out, "%5d%c %-10s %-44s %9d %13llu %13llu", i, o->barrier ? '|' : ' ', cb_op_kind_name(o->kind),
+                      o->name, p->values[v].width, (unsigned long long)cb_op_bytes(p, o),
+                      (unsigned long long)cb_op_flops(p, o));
+        if (o->w[0] >= 0 && !p->weights[o->w[0]].is_vector) print_format(&p->weights[o->w[0]].matrix, out);
+        cb_buf_putc(out, '\n');
+        bytes += cb_op_bytes(p, o);
+        flops += cb_op_flops(p, o);
+    }
+    cb_buf_printf(out, "family %s, %d ops, %llu parameters, %llu weight bytes a step, %llu flops a row\n", p->family, p->n_ops,
+                  (unsigned long long)p->n_params, (unsigned long long)bytes, (unsigned long long)flops);
+    cb_buf_printf(out, "activations: %zu bytes a row; KV cache:", p->scratch_row_bytes);
+    for (int g = 0; g < p->n_kv_groups; g++)
+        cb_buf_printf(out, " %llu bytes a token (%s%d)", (unsigned long long)(cb_plan_kv_block_bytes(p, g) / 64),
+                      p->kv_groups[g].window ? "window " : "full, window ", p->kv_groups[g].window);
+    cb_buf_putc(out, '\n');
+}

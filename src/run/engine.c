@@ -1,0 +1,219 @@
+/* engine.c: opens a checkpoint on a device and runs steps. Read plan/backend.h first. */
+#include "run/engine.h"
+#include "plan/backends.h"
+#include "base/env.h"
+#include "base/sys.h"
+#include "model/family.h"
+#include <stdio.h>
+#include <string.h>
+
+enum { DEFAULT_MAX_ROWS = 512, MAX_MAX_ROWS = 1 << 16, MAX_SESSIONS = 4096, MIN_CTX = 64 };
+
+const char *cb_version(void) { return "0.1.0"; }
+
+void cb_engine_close(cb_engine *e)
+{
+    if (!e) return;
+    if (e->sessions)
+        for (int i = 0; i < e->lim.max_sessions; i++) CB_ASSERT(!e->sessions[i]);
+    if (e->backend) e->backend->close(e->dev);
+    cb_plan_close(e->plan);
+    cb_weights_close(e->weights);
+    cb_config_close(e->config);
+    for (int g = 0; g < CB_MAX_KV_GROUPS; g++) {
+        cb_free(e->pools[g].free);
+        cb_free(e->tables[g]);
+    }
+    cb_free(e->sessions);
+    cb_free(e->token);
+    cb_free(e->pos);
+    cb_free(e->slot);
+    cb_free(e->wanted);
+    cb_free(e);
+}
+
+static int choose_backend(cb_engine *e, const cb_engine_opts *o, cb_err *err)
+{
+    const char *device = o->device ? o->device : "auto";
+    cb_backend_opts bo = {.n_threads = o->n_threads};
+    if (!strncmp(device, "cpu:", 4)) bo.level = device + 4;
+    else if (!strncmp(device, "cuda", 4))
+        return cb_fail(err, CB_ENODEV, "device %.40s: this build has no CUDA backend; use --device cpu", device);
+    else if (strcmp(device, "cpu") && strcmp(device, "auto"))
+        return cb_fail(err, CB_EUSAGE, "device %.40s: unknown; use auto, cpu, cpu:c, cpu:avx2, cpu:avx512 or cpu:neon", device);
+    const cb_backend *b = cb_backend_find("cpu");
+    int rc = b->open(&bo, &e->dev, err);
+    if (rc == 0) e->backend = b;
+    return rc;
+}
+
+/* ---- sizes ---- */
+
+static uint64_t need_at(const cb_engine *e, cb_limits *lim, int ctx, cb_mem *mem)
+{
+    for (int g = 0; g < e->plan->n_kv_groups; g++) {
+        int64_t n = (int64_t)cb_blocks_per_session(e->plan, g, ctx, lim->max_rows) * lim->max_sessions;
+        if (n > INT32_MAX) return UINT64_MAX; /* block numbers are int32 */
+        lim->kv_blocks[g] = (int)n;
+    }
+    e->backend->need(e->plan, lim, e->backend->n_threads(e->dev), mem);
+    return mem->weights + mem->state + mem->scratch;
+}
+
+/* The largest context, a multiple of 64, that fits; 0: none. */
+static int largest_ctx(const cb_engine *e, cb_limits lim, int most, uint64_t have)
+{
+    cb_mem mem;
+    int lo = 0, hi = (most + MIN_CTX - 1) / MIN_CTX;
+    while (lo < hi) {
+        int mid = lo + (hi - lo + 1) / 2;
+        if (need_at(e, &lim, mid * MIN_CTX, &mem) <= have) lo = mid;
+        else hi = mid - 1;
+    }
+    int ctx = lo * MIN_CTX;
+    return ctx < most ? ctx : most;
+}
+
+static int choose_sizes(cb_engine *e, const cb_engine_opts *o, cb_err *err)
+{
+    uint64_t have = o->memory_limit ? o->memory_limit : cb_memory_available() / 4 * 3;
+    e->lim.max_rows = o->max_rows ? o->max_rows : DEFAULT_MAX_ROWS;
+    e->lim.max_sessions = o->max_sessions ? o->max_sessions : 1;
+    if (e->lim.max_rows < 1 || e->lim.max_rows > MAX_MAX_ROWS)
+        return cb_fail(err, CB_EUSAGE, "max_rows is %d, allowed are 1 to %d", e->lim.max_rows, MAX_MAX_ROWS);
+    if (e->lim.max_sessions < 1 || e->lim.max_sessions > MAX_SESSIONS)
+        return cb_fail(err, CB_EUSAGE, "max_sessions is %d, allowed are 1 to %d", e->lim.max_sessions, MAX_SESSIONS);
+    if (o->ctx_size < 0 || o->ctx_size > e->plan->ctx_trained)
+        return cb_fail(err, CB_EUSAGE, "context of %d tokens: the checkpoint was made for at most %d", o->ctx_size,
+                       e->plan->ctx_trained);
+    int want = o->ctx_size ? o->ctx_size : e->plan->ctx_trained;
+    int fits = largest_ctx(e, e->lim, want, have);
+    if (fits < want && (o->ctx_size || fits < MIN_CTX)) {
+        uint64_t need = need_at(e, &e->lim, o->ctx_size ? want : want < MIN_CTX ? want : MIN_CTX, &e->mem);
+        return cb_fail(err, CB_ENOMEM,
+                       "not enough memory: need %.1f MiB for a context of %d tokens (weights %.1f, KV cache %.1f, scratch %.1f), "
+                       "have %.1f MiB; largest --ctx-size that fits is %d",
+                       (double)need / 1048576, o->ctx_size ? want : MIN_CTX, (double)e->mem.weights / 1048576,
+                       (double)e->mem.state / 1048576, (double)e->mem.scratch / 1048576, (double)have / 1048576, fits);
+    }
+    e->ctx_size = fits;
+    need_at(e, &e->lim, fits, &e->mem);
+    return 0;
+}
+
+static int allocate(cb_engine *e, cb_err *err)
+{
+    size_t rows = (size_t)e->lim.max_rows, n = (size_t)e->lim.max_sessions;
+    bool ok = (e->token = cb_alloc_array(rows, 4)) && (e->pos = cb_alloc_array(rows, 4)) &&
+              (e->slot = cb_alloc_array(rows, 4)) && (e->wanted = cb_alloc_array(rows, 4)) &&
+              (e->sessions = cb_alloc_array(n, sizeof *e->sessions));
+    for (int g = 0; g < e->plan->n_kv_groups && ok; g++) {
+        cb_block_pool *p = &e->pools[g];
+        p->n_blocks = p->n_free = e->lim.kv_blocks[g];
+        ok = (p->free = cb_alloc_array((size_t)p->n_blocks, 4)) && (e->tables[g] = cb_alloc_array(n, sizeof *e->tables[g]));
+        for (int i = 0; ok && i < p->n_blocks; i++) p->free[i] = p->n_blocks - 1 - i; /* low numbers first */
+    }
+    return ok ? 0 : cb_fail(err, CB_ENOMEM, "no memory for %d rows and %d sessions", e->lim.max_rows, e->lim.max_sessions);
+}
+
+int cb_engine_open(const char *dir, const cb_engine_opts *opts, cb_engine **out, cb_err *err)
+{
+    static const cb_engine_opts defaults;
+    const cb_engine_opts *o = opts ? opts : &defaults;
+    *out = NULL;
+    cb_engine *e = cb_alloc(sizeof *e);
+    if (!e) return cb_fail(err, CB_ENOMEM, "no memory for an engine");
+    int rc = cb_config_open(dir, &e->config, err);
+    if (rc == 0 && !cb_family_find(e->config, err)) rc = CB_EFORMAT; /* said before gigabytes are mapped */
+    if (rc == 0) rc = cb_weights_open(dir, &e->weights, err);
+    if (rc == 0) rc = cb_model_plan(e->config, e->weights, &e->plan, err);
+    if (rc == 0) rc = choose_backend(e, o, err);
+    if (rc == 0) rc = choose_sizes(e, o, err);
+    if (rc == 0) rc = e->backend->load(e->dev, e->plan, o->progress, o->progress_ctx, err);
+    if (rc == 0) rc = e->backend->prepare(e->dev, &e->lim, err);
+    if (rc == 0) rc = allocate(e, err);
+    if (rc < 0) cb_engine_close(e);
+    else *out = e;
+    return rc;
+}
+
+void cb_engine_get_info(const cb_engine *e, cb_engine_info *out)
+{
+    *out = (cb_engine_info){
+        .family = e->plan->family,
+        .device = e->backend->label(e->dev),
+        .arithmetic = "arith 1",
+        .n_vocab = e->plan->n_vocab,
+        .ctx_size = e->ctx_size,
+        .ctx_trained = e->plan->ctx_trained,
+        .n_threads = e->backend->n_threads(e->dev),
+        .max_sessions = e->lim.max_sessions,
+        .max_rows = e->lim.max_rows,
+        .n_params = e->plan->n_params,
+        .weight_bytes = e->plan->weight_bytes,
+        .state_bytes = e->mem.state,
+        .scratch_bytes = e->mem.scratch + e->mem.weights,
+    };
+}
+
+void cb_engine_set_tap(cb_engine *e, cb_tap_fn fn, void *ctx)
+{
+    e->tap = fn;
+    e->tap_ctx = ctx;
+}
+
+int cb_engine_plan_text(const cb_engine *e, char **text, cb_err *err)
+{
+    cb_buf b;
+    cb_buf_init(&b, 0);
+    cb_plan_print(e->plan, &b);
+    *text = cb_buf_take(&b);
+    return *text ? 0 : cb_fail(err, CB_ENOMEM, "no memory for the plan's text");
+}
+
+/* ---- a step ---- */
+
+/* Fills the row arrays; sessions count their rows in `pending`. */
+static int check_rows(cb_engine *e, const cb_row *rows, int n, int *n_wanted, cb_err *err)
+{
+    for (int r = 0; r < n; r++) {
+        cb_session *s = rows[r].session;
+        if (!s || s->engine != e) return cb_fail(err, CB_EUSAGE, "row %d: its session belongs to another engine", r);
+        if (rows[r].token < 0 || rows[r].token >= e->plan->n_vocab)
+            return cb_fail(err, CB_EUSAGE, "row %d: token %d is outside 0 to %d", r, rows[r].token, e->plan->n_vocab - 1);
+        int pos = s->length + s->pending;
+        if (pos >= e->ctx_size)
+            return cb_fail(err, CB_ECONTEXT, "context is full: a session holds %d tokens and %d are there already", e->ctx_size,
+                           pos);
+        e->token[r] = rows[r].token;
+        e->pos[r] = pos;
+        e->slot[r] = s->slot;
+        s->pending++;
+        if (rows[r].want_logits) e->wanted[(*n_wanted)++] = r;
+    }
+    return 0;
+}
+
+int cb_step(cb_engine *e, const cb_row *rows, int n_rows, float *logits, cb_err *err)
+{
+    int n_wanted = 0, rc;
+    if (n_rows < 1 || n_rows > e->lim.max_rows)
+        return cb_fail(err, CB_EUSAGE, "a step of %d rows: allowed are 1 to %d", n_rows, e->lim.max_rows);
+    rc = check_rows(e, rows, n_rows, &n_wanted, err);
+    if (rc == 0 && n_wanted && !logits) rc = cb_fail(err, CB_EUSAGE, "%d rows want logits, but there is no room for them", n_wanted);
+    for (int r = 0; r < n_rows && rc == 0; r++)
+        if (e->pos[r] == rows[r].session->length) rc = cb_session_reserve(rows[r].session, rows[r].session->pending, err);
+    if (rc == 0) {
+        cb_batch b = {.n_rows = n_rows, .token = e->token, .pos = e->pos, .slot = e->slot, .wanted = e->wanted,
+                      .n_wanted = n_wanted, .logits = logits, .tap = e->tap, .tap_ctx = e->tap_ctx};
+        for (int g = 0; g < e->plan->n_kv_groups; g++) b.kv[g] = e->tables[g];
+        rc = e->backend->run(e->dev, &b, err);
+    }
+    for (int r = 0; r < n_rows; r++) {
+        cb_session *s = rows[r].session;
+        if (!s || s->engine != e) continue;
+        if (rc == 0) s->length += s->pending;
+        s->pending = 0;
+    }
+    return rc;
+}
