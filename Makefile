@@ -71,6 +71,7 @@ $(B)/cambium: $(CLI_OBJ) $(B)/libcambium.a
 # Tests: each tests/unit/NAME.c and tests/kernel/NAME.c is a cmocka program of its own.
 TEST_SRC := $(sort $(wildcard tests/unit/*.c) $(wildcard tests/kernel/*.c) $(wildcard tests/op/*.c))
 TEST_BIN := $(patsubst tests/%.c,$(B)/tests/%,$(TEST_SRC))
+$(B)/tests/%.o: CFLAGS += -Itests
 $(B)/tests/%: $(B)/tests/%.o $(B)/libcambium.a
 	@mkdir -p $(@D)
 	@$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS) -lcmocka

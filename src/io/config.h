@@ -22,6 +22,8 @@ typedef struct cb_config {
 /* Reads dir/config.json. Refuses model_file, foreign quantisation methods, quantize_activations and unknown modes with the
  * field named (spec mlx-format 2 and 4). CB_ENOTFOUND when absent. */
 int cb_config_open(const char *dir, cb_config **out, cb_err *err);
+/* The same from n bytes of text; `dir` is kept for later messages. */
+int cb_config_parse(const char *dir, const char *text, size_t n, cb_config **out, cb_err *err);
 void cb_config_close(cb_config *c);
 /* The quantisation of module `path`: its own entry (tried with and without "language_model." and "model.language_model.")
  * or the default. 1: an entry or default exists, 0: the config has no quantisation at all; CB_EFORMAT on a bad entry. */
