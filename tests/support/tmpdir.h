@@ -28,7 +28,7 @@ static inline void tmp_remove(const char *path)
         for (struct dirent *e; (e = readdir(d));) {
             char sub[4096];
             if (!strcmp(e->d_name, ".") || !strcmp(e->d_name, "..")) continue;
-            snprintf(sub, sizeof sub, "%s/%s", path, e->d_name);
+            assert_true((size_t)snprintf(sub, sizeof sub, "%s/%s", path, e->d_name) < sizeof sub);
             tmp_remove(sub);
         }
         closedir(d);
@@ -43,7 +43,7 @@ static inline const char *tmp_path(const char *dir, const char *name)
     static char buf[4][4096];
     static int i;
     i = (i + 1) % 4;
-    snprintf(buf[i], sizeof buf[i], "%s/%s", dir, name);
+    assert_true((size_t)snprintf(buf[i], sizeof buf[i], "%s/%s", dir, name) < sizeof buf[i]);
     return buf[i];
 }
 
