@@ -48,7 +48,7 @@ LIB_OBJ := $(call obj,$(LIB_SRC))
 CLI_OBJ := $(call obj,$(CLI_SRC))
 
 .PHONY: all
-all: $(B)/cambium $(B)/libcambium.a $(B)/libcambium.so
+all: $(if $(CLI_SRC),$(B)/cambium) $(B)/libcambium.a $(B)/libcambium.so
 
 $(B)/%_avx2.o:   CFLAGS += $(ISA_avx2)
 $(B)/%_avx512.o: CFLAGS += $(ISA_avx512)
@@ -68,16 +68,79 @@ $(B)/cambium: $(CLI_OBJ) $(B)/libcambium.a
 	@echo "  link    $@"
 	@$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS) -ledit
 
-# Tests: each tests/unit/NAME.c and tests/kernel/NAME.c is a cmocka program of its own.
-TEST_SRC := $(sort $(wildcard tests/unit/*.c) $(wildcard tests/kernel/*.c) $(wildcard tests/op/*.c))
+# Tests: each tests/{unit,kernel,op,parity}/NAME.c is a cmocka program of its own; each tests/fuzz/NAME.c is linked with
+# replay.c, which runs its corpus. tests/run.sh runs them.
+TEST_SRC := $(sort $(wildcard $(foreach d,unit kernel op parity,tests/$(d)/*.c)))
 TEST_BIN := $(patsubst tests/%.c,$(B)/tests/%,$(TEST_SRC))
+FUZZ_SRC := $(filter-out tests/fuzz/replay.c,$(sort $(wildcard tests/fuzz/*.c)))
+FUZZ_BIN := $(patsubst tests/%.c,$(B)/tests/%,$(FUZZ_SRC))
 $(B)/tests/%.o: CFLAGS += -Itests
-$(B)/tests/%: $(B)/tests/%.o $(B)/libcambium.a
-	@mkdir -p $(@D)
+ifeq ($(FLAVOUR),fuzz)
+$(FUZZ_BIN): $(B)/tests/fuzz/%: $(B)/tests/fuzz/%.o $(B)/libcambium.a
+	@$(CC) -pthread -fsanitize=fuzzer,address,undefined -o $@ $^ $(LDLIBS)
+else
+$(FUZZ_BIN): $(B)/tests/fuzz/%: $(B)/tests/fuzz/%.o $(B)/tests/fuzz/replay.o $(B)/libcambium.a
+	@$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+endif
+$(TEST_BIN): $(B)/tests/%: $(B)/tests/%.o $(B)/libcambium.a
 	@$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS) -lcmocka
+.SECONDARY:
 
-.PHONY: tests
-tests: $(TEST_BIN)
+# Sub-makes share the caller's -j; two jobs when there is none.
+J = $(if $(findstring -j,$(MAKEFLAGS)),,-j2)
+
+.PHONY: tests test check-asan check-ubsan check-tsan check-aarch64 fuzz fuzz-bins fuzz-run
+tests: $(TEST_BIN) $(FUZZ_BIN)
+fuzz-bins: $(FUZZ_BIN)
+
+# Everything that needs no GPU and no download: the programs of this machine, then NEON under emulation where the tools are.
+test:
+	@tools/deps.sh build test arm64
+	@$(MAKE) --no-print-directory $(J) all tests
+	@tests/all.sh $(FLAVOUR) "$(MAKE) --no-print-directory $(J)"
+check-asan check-ubsan check-tsan: check-%:
+	@tools/deps.sh build test
+	@$(MAKE) --no-print-directory $(J) FLAVOUR=$* all tests
+	@tests/run.sh $*
+check-aarch64:
+	@$(MAKE) --no-print-directory $(J) FLAVOUR=aarch64 tests
+	@tests/run.sh aarch64
+
+# libFuzzer programs; `make fuzz-run T=safetensors SECONDS=600` runs one. What it finds is kept in build/fuzz/found.
+T ?=
+SECONDS ?= 60
+fuzz:
+	@$(MAKE) --no-print-directory $(J) FLAVOUR=fuzz fuzz-bins
+fuzz-run: fuzz
+	@mkdir -p build/fuzz/corpus/$(T) build/fuzz/found/$(T)
+	build/fuzz/tests/fuzz/$(T) -max_total_time=$(SECONDS) -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \
+	    -artifact_prefix=build/fuzz/found/$(T)/ build/fuzz/corpus/$(T) $(wildcard tests/fuzz/corpus/$(T))
+
+.PHONY: lint fmt compdb install deps
+lint: $(B)/libcambium.so $(B)/libcambium.a
+	@tools/lint.sh $(B)/libcambium.so
+fmt:
+	clang-format -i $(ALL_SRC) $(wildcard src/*/*.h include/*.h)
+compdb:
+	@tools/compdb.sh
+deps:
+	@tools/deps.sh build test arm64
+
+VERSION := $(shell sed -n 's/.*cb_version(void).*"\([0-9.]*\)".*/\1/p' src/run/*.c)
+PREFIX  ?= /usr/local
+LIBDIR  ?= $(PREFIX)/lib
+install: all
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(LIBDIR)/pkgconfig
+	install -m 755 $(B)/cambium $(DESTDIR)$(PREFIX)/bin/cambium
+	install -m 644 include/cambium.h $(DESTDIR)$(PREFIX)/include/cambium.h
+	install -m 644 $(B)/libcambium.a $(DESTDIR)$(LIBDIR)/libcambium.a
+	install -m 755 $(B)/libcambium.so $(DESTDIR)$(LIBDIR)/libcambium.so.$(VERSION)
+	ln -sf libcambium.so.$(VERSION) $(DESTDIR)$(LIBDIR)/libcambium.so.1
+	ln -sf libcambium.so.1 $(DESTDIR)$(LIBDIR)/libcambium.so
+	printf '%s\n' 'prefix=$(PREFIX)' 'libdir=$(LIBDIR)' 'includedir=$${prefix}/include' '' 'Name: cambium' \
+	    'Description: Runs open-weight language models with one defined arithmetic' 'Version: $(VERSION)' \
+	    'Requires.private: $(PKGS)' 'Libs: -L$${libdir} -lcambium' 'Libs.private: -lm -pthread' 'Cflags: -I$${includedir}' \
+	    >$(DESTDIR)$(LIBDIR)/pkgconfig/cambium.pc
 
 .PHONY: clean
 clean:
