@@ -54,6 +54,8 @@ $(B)/%_avx2.o:   CFLAGS += $(ISA_avx2)
 $(B)/%_avx512.o: CFLAGS += $(ISA_avx512)
 $(B)/%_neon.o:   CFLAGS += $(ISA_neon)
 $(B)/src/kernels/%.o: CFLAGS += -fno-trapping-math
+# Scalar fma is one instruction everywhere it matters; without -mfma gcc calls libm, which is right but slow.
+$(B)/src/kernels/%_c.o: CFLAGS += -O3
 
 $(B)/%.o: %.c
 	@mkdir -p $(@D)

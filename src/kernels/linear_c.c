@@ -75,70 +75,90 @@ float cb_scale_at(const uint8_t *p, cb_scale_type t, int64_t i)
     return 0;
 }
 
-/* Code i of a row: bits i*b .. i*b+b-1 of the little-endian stream. */
-static inline int code_at(const uint8_t *row, size_t row_bytes, int bits, int64_t i)
-{
-    int64_t bit = i * bits;
-    size_t at = (size_t)(bit >> 3);
-    unsigned v = row[at];
-    if (at + 1 < row_bytes) v |= (unsigned)row[at + 1] << 8;
-    return (int)(v >> (bit & 7)) & ((1 << bits) - 1);
-}
+/* ---- the product ---- */
 
 static const int8_t fp4_twice[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
-/* Element e of row r: hi*128 + lo from the planes. */
-static inline int xi_at(const int8_t *planes, int pack, int64_t e)
+/* One row of W as integers, [n_groups*group]; what lies beyond k is 0. Code i is bits i*b .. i*b+b-1 of the row. */
+static void unpack_row(const cb_mm *mm, const uint8_t *row, int16_t *w)
 {
-    int64_t r = e % (64 * pack);
-    const int8_t *p = planes + e / (64 * pack) * 128 * pack + r % pack * 64 + r / pack;
-    return p[0] * 128 + p[64 * pack];
+    int64_t padded = (int64_t)mm->n_groups * mm->group;
+    if (mm->fmt == CB_FMT_PLANES) {
+        for (int64_t e = 0; e < padded; e++) {
+            const uint8_t *p = row + e / 64 * 128 + e % 64;
+            w[e] = (int16_t)(p[0] * 128 + p[64] - 16384);
+        }
+        return;
+    }
+    int bits = mm->fmt == CB_FMT_FP4 ? 4 : mm->bits;
+    for (int64_t e = 0; e < mm->k; e++) {
+        size_t bit = (size_t)e * (size_t)bits, at = bit >> 3;
+        unsigned v = row[at];
+        if (at + 1 < mm->row_bytes) v |= (unsigned)row[at + 1] << 8;
+        int code = (int)(v >> (bit & 7)) & ((1 << bits) - 1);
+        w[e] = (int16_t)(mm->fmt == CB_FMT_FP4 ? fp4_twice[code] : code);
+    }
+    for (int64_t e = mm->k; e < padded; e++) w[e] = 0;
 }
 
-/* (float)D of group g: exact integer sum, rounded once. */
-static float group_dot(const cb_mm *mm, const uint8_t *row, const int8_t *planes, int g)
+/* The planes of one row in natural order, hi and lo apart, [n_groups*group] each. */
+static void unpack_planes(const int8_t *planes, int pack, int64_t k, int64_t padded, int16_t *hi, int16_t *lo)
 {
-    int64_t e0 = (int64_t)g * mm->group, e1 = e0 + mm->group < mm->k ? e0 + mm->group : mm->k, d = 0;
-    int pack = mm->fmt == CB_FMT_FP4 ? 2 : mm->fmt == CB_FMT_PLANES ? 1 : cb_pack_of_bits(mm->bits);
-    for (int64_t e = e0; e < e1; e++) {
-        int w;
-        if (mm->fmt == CB_FMT_PLANES) {
-            const uint8_t *p = row + g * 128 + (e - e0);
-            w = p[0] * 128 + p[64] - 16384;
-        } else {
-            w = code_at(row, mm->row_bytes, mm->fmt == CB_FMT_FP4 ? 4 : mm->bits, e);
-            if (mm->fmt == CB_FMT_FP4) w = fp4_twice[w];
-        }
-        d += (int64_t)w * xi_at(planes, pack, e);
+    for (int64_t e = 0; e < padded; e++) {
+        int64_t r = e % (64 * pack);
+        const int8_t *p = planes + e / (64 * pack) * 128 * pack + r % pack * 64 + r / pack;
+        hi[e] = e < k ? p[0] : 0;
+        lo[e] = e < k ? p[64 * pack] : 0;
     }
-    return (float)d;
 }
+
+/* (float)D of one group: the exact integer, rounded once. */
+static inline float group_dot(bool wide, const int16_t *w, const int16_t *hi, const int16_t *lo, int n)
+{
+    int32_t h = 0, l = 0;
+    for (int i = 0; i < n; i++) h += w[i] * hi[i];
+    for (int i = 0; i < n; i++) l += w[i] * lo[i];
+    return wide ? cb_hl_to_f32(h, l) : (float)(128 * h + l);
+}
+
+enum { ROWS = 16 }; /* rows whose planes are unpacked at a time; fits cb_linear_scratch */
 
 void cb_linear_c(const cb_mm *mm, int64_t n0, int64_t n1, void *scratch)
 {
-    (void)scratch;
-    int G = mm->n_groups;
-    for (int r = 0; r < mm->n_rows; r++) {
-        int64_t xr = mm->x_row ? mm->x_row[r] : r, yr = mm->y_row ? mm->y_row[r] : r;
-        const int8_t *planes = mm->x.planes + (size_t)xr * mm->x.plane_stride;
-        const float *dx = mm->x.dx + xr * mm->x.n_groups, *xs = mm->x.xs + xr * mm->x.n_groups;
+    int G = mm->n_groups, pack = mm->fmt == CB_FMT_FP4 ? 2 : mm->fmt == CB_FMT_PLANES ? 1 : cb_pack_of_bits(mm->bits);
+    int64_t padded = (int64_t)G * mm->group;
+    int16_t *w = scratch, *x = w + padded;
+    for (int r0 = 0; r0 < mm->n_rows; r0 += ROWS) {
+        int rows = mm->n_rows - r0 < ROWS ? mm->n_rows - r0 : ROWS;
+        for (int i = 0; i < rows; i++) {
+            int64_t xr = mm->x_row ? mm->x_row[r0 + i] : r0 + i;
+            int16_t *hi = x + 2 * i * padded;
+            unpack_planes(mm->x.planes + (size_t)xr * mm->x.plane_stride, pack, mm->k, padded, hi, hi + padded);
+        }
         for (int64_t n = n0; n < n1; n++) {
-            const uint8_t *row = mm->codes + (size_t)n * mm->row_bytes;
-            float y = 0;
-            for (int l = 0; l < 8; l++) {
-                float acc = 0;
-                for (int g = l * G / 8; g < (l + 1) * G / 8; g++) {
-                    float p = dx[g] * group_dot(mm, row, planes, g);
-                    float s = cb_scale_at(mm->scales, mm->scale_type, n * G + g);
-                    if (mm->fmt == CB_FMT_FP4) s = s * mm->global_scale;
-                    if (mm->fmt == CB_FMT_AFFINE)
-                        acc = cb_fma(cb_scale_at(mm->biases, mm->scale_type, n * G + g), xs[g], acc);
-                    acc = cb_fma(s, p, acc);
+            unpack_row(mm, mm->codes + (size_t)n * mm->row_bytes, w);
+            for (int i = 0; i < rows; i++) {
+                int r = r0 + i;
+                int64_t xr = mm->x_row ? mm->x_row[r] : r, yr = mm->y_row ? mm->y_row[r] : r;
+                const float *dx = mm->x.dx + xr * mm->x.n_groups, *xs = mm->x.xs + xr * mm->x.n_groups;
+                const int16_t *hi = x + 2 * i * padded, *lo = hi + padded;
+                float y = 0;
+                for (int l = 0; l < 8; l++) {
+                    float acc = 0;
+                    for (int g = l * G / 8; g < (l + 1) * G / 8; g++) {
+                        size_t at = (size_t)g * (size_t)mm->group;
+                        float p = dx[g] * group_dot(mm->fmt == CB_FMT_PLANES, w + at, hi + at, lo + at, mm->group);
+                        float s = cb_scale_at(mm->scales, mm->scale_type, n * G + g);
+                        if (mm->fmt == CB_FMT_FP4) s = s * mm->global_scale;
+                        if (mm->fmt == CB_FMT_AFFINE)
+                            acc = cb_fma(cb_scale_at(mm->biases, mm->scale_type, n * G + g), xs[g], acc);
+                        acc = cb_fma(s, p, acc);
+                    }
+                    y = l ? y + acc : acc;
                 }
-                y = l ? y + acc : acc;
+                float *out = mm->y + (size_t)yr * mm->y_stride + n;
+                *out = mm->add ? *out + y : y;
             }
-            float *out = mm->y + (size_t)yr * mm->y_stride + n;
-            *out = mm->add ? *out + y : y;
         }
     }
 }
