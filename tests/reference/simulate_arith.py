@@ -1,0 +1,151 @@
+"""Predicts what the defined arithmetic (docs/arithmetic.md) costs in accuracy, part by part, with tensors.
+
+Integers, scales and the fixed-point steps are those of src/kernels/*_c.c; only the order of short float sums is left out
+(relative 1e-7). Each part can be switched on alone, so the table shows which one dominates.
+
+  python simulate_arith.py MODEL.gguf|DIR [--tokens N]"""
+import argparse
+import math
+import os
+import time
+
+import torch
+
+import refmodel as rm
+
+XI = float(os.environ.get("SIM_XI", 16256))
+PARTS = ("act", "q", "k", "v", "p", "w", "f32")
+
+
+def fixed(x, xi_max=XI):
+    """15-bit fixed point over the last axis; m, inv and dx in f32 as the kernels have them."""
+    x = x.float()
+    m = x.abs().amax(-1, keepdim=True)
+    zero = m < 2.0 ** -100
+    inv = torch.where(zero, torch.zeros_like(m), torch.tensor(xi_max) / m)
+    xi = torch.clamp(torch.round(x * inv), -xi_max, xi_max)
+    dx = torch.where(zero, torch.zeros_like(m), m * torch.tensor(1.0 / xi_max, dtype=torch.float32))
+    return xi.double() * dx.double()
+
+
+def fixed_groups(x, g):
+    n = x.shape[-1]
+    pad = -n % g
+    y = torch.nn.functional.pad(x, (0, pad)).reshape(*x.shape[:-1], (n + pad) // g, g)
+    return fixed(y).reshape(*x.shape[:-1], n + pad)[..., :n]
+
+
+class Cambium(rm.Exact):
+    """parts: which of PARTS are on. group(name) gives a weight's group; planes: names encoded as 15-bit float weights."""
+
+    def __init__(self, cfg, w, parts, group, planes, kv_bits=15):
+        super().__init__(cfg, w)
+        self.parts, self.group, self.planes, self.cache = set(parts), group, planes, {}
+
+    def r(self, x):
+        return x.float().double() if "f32" in self.parts else x
+
+    def weight(self, name):
+        if "w" in self.parts and name in self.planes:
+            if name not in self.cache:
+                self.cache[name] = fixed_groups(self.w[name], 64)
+            return self.cache[name]
+        return self.w[name]
+
+    def linear(self, name, x):
+        if "act" in self.parts:
+            x = fixed_groups(x, self.group(name))
+        return x @ self.weight(name).T
+
+    def attention(self, q, k, v, mask):
+        if "q" in self.parts:
+            q = fixed(q)
+        if "k" in self.parts:
+            k = fixed(k)
+        vs = None
+        if "v" in self.parts:
+            m = v.abs().amax(-1, keepdim=True).float()
+            vs = (m * (1.0 / XI)).double()
+            v = fixed(v)
+        s = ((q @ k.transpose(1, 2)) * self.cfg.attn_scale).masked_fill(~mask, -math.inf)
+        if "p" not in self.parts:
+            return torch.softmax(s, -1) @ v
+        # per block of 64 keys: own maximum, exp, p*dv in 15 bits, exact product; then the merge
+        if vs is None:
+            vs = torch.ones_like(v[..., :1])
+        H, T, S = s.shape
+        M = torch.full((H, T, 1), -math.inf, dtype=torch.float64)
+        L = torch.zeros(H, T, 1, dtype=torch.float64)
+        O = torch.zeros(H, T, v.shape[-1], dtype=torch.float64)
+        for b in range(0, S, 64):
+            sb, vb, ds = s[..., b:b + 64], v[:, b:b + 64], vs[:, b:b + 64]
+            m = sb.amax(-1, keepdim=True)
+            seen = m > -math.inf
+            p = torch.exp(torch.where(seen, sb - m, torch.full_like(sb, -math.inf)))
+            wq = fixed(p * ds.transpose(1, 2))
+            o = wq @ (vb / torch.where(ds > 0, ds, torch.ones_like(ds)))
+            new = torch.maximum(M, m)
+            a = torch.where(M > -math.inf, torch.exp(M - new), torch.zeros_like(M))
+            c = torch.where(seen, torch.exp(m - new), torch.zeros_like(m))
+            L, O, M = L * a + p.sum(-1, keepdim=True) * c, O * a + o * c, new
+        return O / L
+
+
+def formats_gguf(types):
+    """What the importer makes of each type: 32-wide blocks stay integers, Q6_K and floats become planes."""
+    planes = {n for n, t in types.items() if t in ("Q6_K", "F32", "F16", "BF16")}
+    return (lambda n: 64 if n in planes else 32), planes
+
+
+def formats_mlx(formats):
+    planes = {n for n, t in formats.items() if "g" not in t}
+    return (lambda n: 64 if n in planes else int(formats[n].split("g")[-1])), planes
+
+
+def load(path):
+    if os.path.isdir(path):
+        cfg, w, t = rm.load_mlx(path)
+        return (cfg, w) + formats_mlx(t) + (t,)
+    cfg, w, t = rm.load_gguf(path)
+    return (cfg, w) + formats_gguf(t) + (t,)
+
+
+def main():
+    a = argparse.ArgumentParser()
+    a.add_argument("model")
+    a.add_argument("--ids", help="file of token ids; otherwise pseudo-random ones")
+    a.add_argument("--tokens", type=int, default=256)
+    a.add_argument("--only", help="one row of the table: all, act, q, k, v, p, w, f32")
+    a = a.parse_args()
+    cfg, w, group, planes, types = load(a.model)
+    kinds = {}
+    for n, t in types.items():
+        kinds.setdefault(t, []).append(n)
+    for t, n in kinds.items():
+        print(t, len(n), n[:3])
+    if a.ids:
+        ids = [int(x) for x in open(a.ids).read().split()][:a.tokens]
+    else:
+        g = torch.Generator().manual_seed(1)
+        ids = torch.randint(0, cfg.vocab, (a.tokens,), generator=g).tolist()
+    t0 = time.time()
+    truth = rm.forward(cfg, w, ids, rm.Exact(cfg, w))
+    print(f"truth: {time.time() - t0:.1f} s, {len(ids)} positions, max |logit| {truth.abs().max():.2f}")
+    rows = [("f32 only", ("f32",))] + [(p + " only", (p,)) for p in PARTS[:-1]] + [("all", PARTS)]
+    print(f"{'part':10} {'mean KL':>10} {'max KL':>10} {'max|d|':>9} {'mean max|d|':>11} {'top-1':>10} {'flip margin':>11}")
+    for name, parts in rows:
+        if a.only and name.split()[0] != a.only:
+            continue
+        c = rm.compare(truth, rm.forward(cfg, w, ids, Cambium(cfg, w, parts, group, planes)))
+        print_row(name, c)
+    if not a.only:
+        print_row("bf16", rm.compare(truth, rm.forward(cfg, w, ids, rm.Bf16(cfg, w))))
+
+
+def print_row(name, c):
+    print(f"{name:10} {c['kl_mean']:10.2e} {c['kl_max']:10.2e} {c['dmax']:9.2e} {c['dmax_mean']:11.2e} "
+          f"{c['top1']:5}/{c['positions']} {c['flip_margin_max']:11.4f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
