@@ -10,7 +10,7 @@ static cb_kv_view view(const cb_dev *d, int state, int32_t block, int head)
     uint8_t *p = d->kv[state].base + ((size_t)block * (size_t)s->n_heads + (size_t)head) * d->kv[state].head_bytes;
     size_t half = (size_t)CB_KV_BLOCK * (size_t)s->dim;
     cb_kv_view v = {.k = (int16_t *)p, .v = (int16_t *)p + half, .dk = (float *)((int16_t *)p + 2 * half)};
-    v.dv = v.dk + CB_KV_BLOCK;
+    v.dv = v.dk + cb_head_parts(s->dim) * CB_KV_BLOCK;
     return v;
 }
 
@@ -33,7 +33,10 @@ static void put_row(const cpu_ctx *c, int row)
         cb_kv_view to = view(d, state, block, h);
         /* The pool is ours to write; the view is const for the kernels. */
         int16_t *kk = (int16_t *)(uintptr_t)to.k, *vv = (int16_t *)(uintptr_t)to.v;
-        ((float *)(uintptr_t)to.dk)[t] = d->k.quant16(k + h * s->dim, s->dim, xi);
+        for (int g = 0; g < cb_head_parts(s->dim); g++) {
+            int n = s->dim - 64 * g < 64 ? s->dim - 64 * g : 64;
+            ((float *)(uintptr_t)to.dk)[g * CB_KV_BLOCK + t] = d->k.quant16(k + h * s->dim + 64 * g, n, xi + 64 * g);
+        }
         for (int i = 0; i < s->dim; i += 2) memcpy(kk + ((size_t)(i / 2) * CB_KV_BLOCK + (size_t)t) * 2, xi + i, 4);
         ((float *)(uintptr_t)to.dv)[t] = d->k.quant16(v + h * s->dim, s->dim, xi);
         int16_t *col = vv + (size_t)(t / 2) * (size_t)s->dim * 2 + t % 2;
@@ -63,7 +66,7 @@ void cpu_kv_put(const cpu_ctx *c)
 typedef struct unit {
     int row0, n_rows, head, n_q, per_head;
     int16_t *qh, *ql;          /* [n_q][dim] */
-    float *dqs;                /* [n_q] */
+    float *dqs;                /* [n_q][parts] */
     float *m, *l, *o;          /* running results */
     int16_t *bh, *bl;          /* queries that see the current block, packed */
     float *bdq, *bm, *bl_sum, *bo;
@@ -86,7 +89,9 @@ static size_t lay_out(unit *u, uint8_t *base, int n_q, int dim)
     u->bl = (int16_t *)(base + carve(&at, qd * 2));
     u->o = (float *)(base + carve(&at, qd * 4));
     u->bo = (float *)(base + carve(&at, qd * 4));
-    float **f[] = {&u->dqs, &u->m, &u->l, &u->bdq, &u->bm, &u->bl_sum};
+    u->dqs = (float *)(base + carve(&at, q * (size_t)cb_head_parts(dim) * 4));
+    u->bdq = (float *)(base + carve(&at, q * (size_t)cb_head_parts(dim) * 4));
+    float **f[] = {&u->m, &u->l, &u->bm, &u->bl_sum};
     for (size_t i = 0; i < sizeof f / sizeof *f; i++) *f[i] = (float *)(base + carve(&at, q * 4));
     int32_t **n[] = {&u->lo, &u->hi, &u->who};
     for (size_t i = 0; i < sizeof n / sizeof *n; i++) *n[i] = (int32_t *)(base + carve(&at, q * 4));
@@ -116,7 +121,7 @@ size_t cpu_attention_scratch(const cb_plan *p)
 static void load_queries(const cpu_ctx *c, unit *u)
 {
     const cb_dev *d = c->d;
-    int dim = d->plan->kv[c->op->n[0]].dim;
+    int dim = d->plan->kv[c->op->n[0]].dim, parts = cb_head_parts(dim);
     for (int i = 0; i < u->n_q; i++) {
         const float *q = cpu_row(d, c->op->in[0], u->row0 + i / u->per_head) + (u->head * u->per_head + i % u->per_head) * dim;
         int16_t *h = u->qh + (size_t)i * (size_t)dim, *l = u->ql + (size_t)i * (size_t)dim;
@@ -124,10 +129,13 @@ static void load_queries(const cpu_ctx *c, unit *u)
             int none = 0;
             atomic_compare_exchange_strong(&c->d->bad_op, &none, (int)(c->op - d->plan->ops) + 1);
         }
-        u->dqs[i] = d->k.quant16(q, dim, h) * c->op->f[0];
+        for (int g = 0; g < parts; g++) {
+            int n = dim - 64 * g < 64 ? dim - 64 * g : 64;
+            u->dqs[i * parts + g] = d->k.quant16(q + 64 * g, n, h + 64 * g) * c->op->f[0];
+        }
         for (int j = 0; j < dim; j++) {
-            int hi = (h[j] + 64) >> 7;
-            l[j] = (int16_t)(h[j] - 128 * hi);
+            int hi = (h[j] + 128) >> 8;
+            l[j] = (int16_t)(h[j] - 256 * hi);
             h[j] = (int16_t)hi;
         }
     }
@@ -137,7 +145,7 @@ static void load_queries(const cpu_ctx *c, unit *u)
 static int run_block(const cpu_ctx *c, unit *u, int b)
 {
     const cb_dev *d = c->d;
-    int state = c->op->n[0], dim = d->plan->kv[state].dim, window = d->plan->kv[state].window, n = 0;
+    int state = c->op->n[0], dim = d->plan->kv[state].dim, window = d->plan->kv[state].window, parts = cb_head_parts(dim), n = 0;
     for (int i = 0; i < u->n_q; i++) {
         int pos = d->batch->pos[u->row0 + i / u->per_head];
         int first = window && pos - window + 1 > 0 ? pos - window + 1 : 0;
@@ -147,7 +155,7 @@ static int run_block(const cpu_ctx *c, unit *u, int b)
         if (lo >= hi) continue;
         u->lo[n] = lo;
         u->hi[n] = hi;
-        u->bdq[n] = u->dqs[i];
+        memcpy(u->bdq + n * parts, u->dqs + i * parts, (size_t)parts * 4);
         u->who[n++] = i;
     }
     if (!n) return 0;

@@ -66,7 +66,7 @@ static int load_vector(cpu_weight *w, const cb_weight *p, cb_err *err)
     return 0;
 }
 
-/* Float matrices (and mxfp8, whose elements are floats) become 15-bit planes, 64 to a group. */
+/* Float matrices (and mxfp8, whose elements are floats) become 16-bit planes, 64 to a group. */
 static bool is_encoded(const cb_matrix *m) { return m->mode == CB_W_FLOAT || m->mode == CB_W_MXFP8; }
 
 struct encode_job {
@@ -147,7 +147,11 @@ static int cpu_load(cb_dev *d, const cb_plan *p, cb_progress_fn progress, void *
 
 /* ---- sizes ---- */
 
-static size_t kv_head_bytes(int dim) { return (size_t)(2 * CB_KV_BLOCK * dim * 2 + 2 * CB_KV_BLOCK * 4 + 63) / 64 * 64; }
+/* K, V, the scales of K's parts and of V. */
+static size_t kv_head_bytes(int dim)
+{
+    return (size_t)(2 * CB_KV_BLOCK * dim * 2 + (cb_head_parts(dim) + 1) * CB_KV_BLOCK * 4 + 63) / 64 * 64;
+}
 
 static size_t widest_input(const cb_plan *p)
 {

@@ -14,8 +14,8 @@ enum { CB_ISA_AVX2 = 1, CB_ISA_AVX512 = 2, CB_ISA_NEON = 4 };
 
 /* ---- activation planes -------------------------------------------------------------------------------------------- */
 
-/* A row of K activations as 15-bit fixed point, one scale per group (docs/arithmetic.md, "linear"):
- *   m = max|x|, inv = 16256/m, xi = clamp(rint(x*inv)), hi = (xi+64)>>7, lo = xi - 128*hi, dx = m*(1/16256)
+/* A row of K activations as 16-bit fixed point, one scale per group (docs/arithmetic.md, "linear"):
+ *   m = max|x|, inv = 32512/m, xi = clamp(rint(x*inv)), hi = (xi+128)>>8, lo = xi - 256*hi, dx = m*(1/32512)
  * The planes stand in the order in which a 64-byte block of packed weights yields its codes: with `pack` codes to a byte
  * (4 at 2 bits, 2 at 4 bits, 8 at 1 bit, else 1) element e of the row is
  *   block b = e/(64*pack), byte m = e%(64*pack)/pack, plane j = e%pack,
@@ -69,7 +69,7 @@ typedef struct cb_mm {
 } cb_mm;
 
 /* CB_FMT_PLANES: group g of row n is 128 bytes at codes + n*row_bytes + g*128: 64 high bytes, then 64 low bytes, of
- * w' = wi + 16384 = 128*high + low (both unsigned, low < 128); wi is 15-bit as xi is, and the scale is dw. Missing
+ * w' = wi + 32768 = 256*high + low (both unsigned bytes); wi is 16-bit as xi is, and the scale is dw. Missing
  * elements of the last group hold wi = 0. D = sum wi*xi; |D| may pass 2^31, and (float)D rounds the exact value once. */
 
 /* Scratch a thread brings to `linear`: bytes, for k inputs. 64-byte aligned. */
@@ -79,23 +79,27 @@ static inline size_t cb_linear_scratch(int64_t k) { return (size_t)(k + 1024) * 
 
 enum { CB_KV_BLOCK = 64 }; /* tokens in a KV block; blocks are aligned to absolute positions */
 
-/* K and V of one KV head in one block, 15-bit fixed point, one scale per token and head (xi as above over the head):
- *   k  int16 [dim/2][64][2]: dims 2i, 2i+1 of token t at ((i*64)+t)*2     dk f32 [64]
+/* K and V of one KV head in one block, 16-bit fixed point (xi as above). K has a scale per token and 64 dims (a head of
+ * 256 has four; the last may cover fewer dims), V one per token:
+ *   k  int16 [dim/2][64][2]: dims 2i, 2i+1 of token t at ((i*64)+t)*2     dk f32 [cb_head_parts(dim)][64]
  *   v  int16 [32][dim][2]: tokens 2i, 2i+1 of dim d at ((i*dim)+d)*2     dv f32 [64]
- * The two int8 planes of docs/arithmetic.md are hi = (xi+64)>>7 and xi - 128*hi of these numbers. dim is even. */
+ * The two int8 planes of docs/arithmetic.md are hi = (xi+128)>>8 and xi - 256*hi of these numbers. dim is even. */
+static inline int cb_head_parts(int dim) { return (dim + 63) / 64; }
+
 typedef struct cb_kv_view {
     const int16_t *k, *v;
     const float *dk, *dv;
 } cb_kv_view;
 
 /* n_q query heads against one block. Query i sees tokens lo[i] <= t < hi[i] of the block (0..64, lo < hi).
- *   score_t = (float)(sum qi*ki) * (dqs*dk_t)      m = max score      p_t = exp(score_t - m)
- *   l = lane tree (32) of p_t      w_t = p_t*dv_t quantised to 15 bits over the block, scale dw
+ *   score_t = sum over parts g of 64 dims, ascending: s = fma((float)(sum qi*ki), dqs_g*dk_gt, s), s from +0
+ *   m = max score      p_t = exp(score_t - m)      l = lane tree (32) of p_t
+ *   w_t = p_t*dv_t, wm = max w, wi_t = clamp(rint(w_t * (65024/wm))) unsigned, dw = wm*(1/65024); wm below 2^-100: all 0
  *   o_d = dw * (float)(sum wi_t*vi_td) */
 typedef struct cb_attn {
     int dim, n_q;
-    const int16_t *qh, *ql;     /* [n_q][dim]: hi and lo of the query's 15-bit numbers, 64-byte aligned base */
-    const float *dqs;           /* [n_q]: query scale times the softmax scale */
+    const int16_t *qh, *ql;     /* [n_q][dim]: hi and lo of the query's 16-bit numbers, 64-byte aligned base */
+    const float *dqs;           /* [n_q][cb_head_parts(dim)]: query scales times the softmax scale */
     const int32_t *lo, *hi;     /* [n_q] */
     cb_kv_view kv;
     float *m, *l;               /* [n_q] */
@@ -121,7 +125,7 @@ typedef struct cb_kernels {
     /* Rotates n_pairs pairs (i, i + half) of one head in place: a' = fma(a, cos, -(b*sin)), b' = fma(b, cos, a*sin).
      * cs holds n_pairs cosines, then n_pairs sines. */
     void (*rope)(float *x, const float *cs, int n_pairs, int half);
-    /* 15-bit numbers of one vector, n even or odd: xi[n], returns the scale dx (0 when the vector is zero). */
+    /* 16-bit numbers of one vector, n even or odd: xi[n], returns the scale dx (0 when the vector is zero). */
     float (*quant16)(const float *x, int n, int16_t *xi);
     void (*attn_block)(const cb_attn *a);
     /* Merges block result (m, l, o) into the running (*mm, *ll, oo): M = max(*mm, m), a = exp(*mm - M), c = exp(m - M),

@@ -28,10 +28,10 @@ void cb_quant_row_c(const float *x, int n, int group, int pack, int8_t *planes, 
         float inv = zero ? 0 : CB_XI_MAX / m;
         int32_t s = 0;
         for (int e = e0; e < e1 && !zero; e++) {
-            int xi = clamp_xi(x[e] * inv), hi = (xi + 64) >> 7, r = e % (64 * pack);
+            int xi = clamp_xi(x[e] * inv), hi = (xi + 128) >> 8, r = e % (64 * pack);
             int8_t *p = planes + (size_t)(e / (64 * pack)) * 128 * (size_t)pack + r % pack * 64 + r / pack;
             p[0] = (int8_t)hi;
-            p[64 * pack] = (int8_t)(xi - 128 * hi);
+            p[64 * pack] = (int8_t)(xi - 256 * hi);
             s += xi;
         }
         dx[g] = zero ? 0 : m * CB_XI_INV;
@@ -56,9 +56,9 @@ void cb_encode_planes(const float *w, int64_t k, uint8_t *out, float *scales)
         int16_t wi[64] = {0};
         scales[g] = cb_quant16_c(w + g * 64, n, wi);
         for (int i = 0; i < 64; i++) {
-            int v = wi[i] + 16384;
-            out[i] = (uint8_t)(v >> 7);
-            out[64 + i] = (uint8_t)(v & 127);
+            int v = wi[i] + 32768;
+            out[i] = (uint8_t)(v >> 8);
+            out[64 + i] = (uint8_t)(v & 255);
         }
     }
 }
@@ -86,7 +86,7 @@ static void unpack_row(const cb_mm *mm, const uint8_t *row, int16_t *w)
     if (mm->fmt == CB_FMT_PLANES) {
         for (int64_t e = 0; e < padded; e++) {
             const uint8_t *p = row + e / 64 * 128 + e % 64;
-            w[e] = (int16_t)(p[0] * 128 + p[64] - 16384);
+            w[e] = (int16_t)(p[0] * 256 + p[64] - 32768);
         }
         return;
     }
@@ -118,7 +118,7 @@ static inline float group_dot(bool wide, const int16_t *w, const int16_t *hi, co
     int32_t h = 0, l = 0;
     for (int i = 0; i < n; i++) h += w[i] * hi[i];
     for (int i = 0; i < n; i++) l += w[i] * lo[i];
-    return wide ? cb_hl_to_f32(h, l) : (float)(128 * h + l);
+    return wide ? cb_hl_to_f32(h, l) : (float)(256 * h + l);
 }
 
 enum { ROWS = 16 }; /* rows whose planes are unpacked at a time; fits cb_linear_scratch */

@@ -7,8 +7,11 @@
 #include <stdint.h>
 #include <string.h>
 
-#define CB_XI_MAX 16256                 /* 127*128: the largest fixed-point activation */
-#define CB_XI_INV (1.0f / 16256.0f)     /* rounded once; dx = m * CB_XI_INV */
+#define CB_XI_MAX 32512                 /* 127*256: the largest fixed-point activation; |xi| fits an int16 */
+#define CB_XI_INV (1.0f / 32512.0f)     /* rounded once; dx = m * CB_XI_INV */
+#define CB_PW_MAX 65024                 /* 2*CB_XI_MAX: the largest fixed-point attention weight, which has no sign */
+#define CB_PW_INV (1.0f / 65024.0f)
+/* A number splits into planes hi = (xi + 128) >> 8, lo = xi - 256*hi: -127 <= hi <= 127, -128 <= lo <= 127. */
 #define CB_TINY 0x1p-100f               /* a group whose maximum is below this is all zero */
 
 /* exp(x) constants: n = rint(x*log2e) by the magic-number addition, r = x - n*ln2 in two fma steps. */
@@ -82,13 +85,13 @@ static inline float cb_lane_fold32(float *lane)
     return lane[0];
 }
 
-/* An exact integer D = h*128 + l (h, l exact int32, |D| < 2^38) rounded once to f32. Both parts below are exact floats, so
- * the fma rounds the true value. Integer steps use arithmetic shifts. */
+/* An exact integer D = h*256 + l (h and l exact, h + (l >> 8) an int32) rounded once to f32. Both parts below are exact
+ * floats, so the fma rounds the true value. Integer steps use arithmetic shifts. */
 static inline float cb_hl_to_f32(int32_t h, int32_t l)
 {
-    int32_t a = h + (l >> 7);                           /* D >> 7 */
+    int32_t a = h + (l >> 8);                           /* D >> 8 */
     int32_t top = a >> 14;
-    int32_t low = ((a & 16383) << 7) | (l & 127);       /* 0 .. 2^21-1 */
-    return cb_fma((float)top, 0x1p21f, (float)low);
+    int32_t low = ((a & 16383) << 8) | (l & 255);       /* 0 .. 2^22-1 */
+    return cb_fma((float)top, 0x1p22f, (float)low);
 }
 #endif

@@ -31,7 +31,7 @@ uint64_t cb_plan_kv_block_bytes(const cb_plan *p, int group)
 {
     uint64_t n = 0;
     for (int i = 0; i < p->n_kv; i++)
-        if (p->kv[i].group == group) n += (uint64_t)p->kv[i].n_heads * (uint64_t)(2 * 64 * p->kv[i].dim * 2 + 2 * 64 * 4);
+        if (p->kv[i].group == group) n += (uint64_t)p->kv[i].n_heads * (uint64_t)(2 * 64 * p->kv[i].dim * 2 + ((p->kv[i].dim + 63) / 64 + 1) * 64 * 4);
     return n;
 }
 

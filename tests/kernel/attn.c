@@ -13,7 +13,8 @@ static void fill_kv(kt_rng *r, int dim, int16_t *k, int16_t *v, float *dk, float
     }
     for (int t = 0; t < CB_KV_BLOCK; t++) {
         bool seen = t >= lo && t < hi;
-        dk[t] = seen ? (kt_below(r, 20) ? (kt_unit(r) + 1.001f) * 1e-4f : 0) : NAN;
+        for (int g = 0; g < cb_head_parts(dim); g++)
+            dk[g * CB_KV_BLOCK + t] = seen ? (kt_below(r, 20) ? (kt_unit(r) + 1.001f) * 1e-4f : 0) : NAN;
         dv[t] = seen ? (kt_below(r, 20) ? (kt_unit(r) + 1.001f) * 1e-4f : 0) : NAN;
     }
 }
@@ -27,10 +28,11 @@ static void fill_queries(kt_rng *r, int dim, int n_q, int16_t *qh, int16_t *ql, 
         if (kt_below(r, 4) == 0)
             for (int d = 0; d < dim; d++) x[d] = q & 1 ? 3 : -3;
         L.c.quant16(x, dim, xi);
-        dqs[q] = (kt_unit(r) + 1.001f) * ldexpf(1e-6f, kt_below(r, 8));
+        for (int g = 0; g < cb_head_parts(dim); g++)
+            dqs[q * cb_head_parts(dim) + g] = (kt_unit(r) + 1.001f) * ldexpf(1e-6f, kt_below(r, 8));
         for (int d = 0; d < dim; d++) {
-            int hi = (xi[d] + 64) >> 7;
-            qh[q * dim + d] = (int16_t)hi, ql[q * dim + d] = (int16_t)(xi[d] - 128 * hi);
+            int hi = (xi[d] + 128) >> 8;
+            qh[q * dim + d] = (int16_t)hi, ql[q * dim + d] = (int16_t)(xi[d] - 256 * hi);
         }
     }
     free(x), free(xi);
@@ -39,8 +41,8 @@ static void fill_queries(kt_rng *r, int dim, int n_q, int16_t *qh, int16_t *ql, 
 static void check_block(kt_rng *r, int dim, int n_q)
 {
     size_t kv = (size_t)dim * CB_KV_BLOCK * 2, qs = (size_t)(n_q * dim) * 2, o = (size_t)(n_q * dim) * 4, s = (size_t)n_q * 4;
-    kt_buf k = kt_alloc(kv, 0), v = kt_alloc(kv, 0), dk = kt_alloc(CB_KV_BLOCK * 4, 0), dv = kt_alloc(CB_KV_BLOCK * 4, 0);
-    kt_buf qh = kt_alloc((qs + 63) / 64 * 64, 0), ql = kt_alloc((qs + 63) / 64 * 64, 0), dqs = kt_alloc(s, 0), lo = kt_alloc(s, 0),
+    kt_buf k = kt_alloc(kv, 0), v = kt_alloc(kv, 0), dk = kt_alloc((size_t)cb_head_parts(dim) * CB_KV_BLOCK * 4, 0), dv = kt_alloc(CB_KV_BLOCK * 4, 0);
+    kt_buf qh = kt_alloc((qs + 63) / 64 * 64, 0), ql = kt_alloc((qs + 63) / 64 * 64, 0), dqs = kt_alloc(s * (size_t)cb_head_parts(dim), 0), lo = kt_alloc(s, 0),
            hi = kt_alloc(s, 0);
     kt_buf m0 = kt_alloc(s, 0), l0 = kt_alloc(s, 0), o0 = kt_alloc(o, 0), m1 = kt_alloc(s, 4), l1 = kt_alloc(s, 4), o1 = kt_alloc(o, 0);
     int32_t *lp = (int32_t *)(void *)lo.p, *hp = (int32_t *)(void *)hi.p;

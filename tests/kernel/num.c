@@ -63,7 +63,7 @@ static void test_hl(void **state)
         int32_t h = (int32_t)(kt_u64(&r) >> (32 + kt_below(&r, 30))), l = (int32_t)(kt_u64(&r) >> (34 + kt_below(&r, 28)));
         h = kt_below(&r, 2) ? h >> 1 : -(h >> 1);
         l = kt_below(&r, 2) ? l : -l;
-        int64_t d = (int64_t)h * 128 + l;
+        int64_t d = (int64_t)h * 256 + l;
         float want = (float)d, got = cb_hl_to_f32(h, l);
         if (cb_f2u(want) != cb_f2u(got)) fail_msg("h %d l %d: want %a got %a", h, l, (double)want, (double)got);
     }
