@@ -1,7 +1,17 @@
-/* kernels_avx512.c: which slots avx512 replaces. */
-#include "kernels/kernels.h"
+/* kernels_avx512.c: which slots AVX-512 with VNNI replaces. */
+#include "kernels/kernels_avx512.h"
 
 void cb_kernels_set_avx512(cb_kernels *k)
 {
     k->name = "avx512";
+    k->quant_row = cb_quant_row_avx512;
+    k->quant16 = cb_quant16_avx512;
+    k->rmsnorm = cb_rmsnorm_avx512;
+    k->silu_mul = cb_silu_mul_avx512;
+    k->gelu_mul = cb_gelu_mul_avx512;
+    k->add = cb_add_avx512;
+    k->scale = cb_scale_avx512;
+    k->softcap = cb_softcap_avx512;
+    k->rope = cb_rope_avx512;
+    k->all_finite = cb_all_finite_avx512;
 }

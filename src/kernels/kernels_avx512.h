@@ -1,0 +1,16 @@
+/* kernels_avx512.h: the AVX-512 (F, BW, DQ, VL, VNNI) kernels by name; kernels_avx512.c puts them into the table. */
+#ifndef CB_KERNELS_AVX512_H
+#define CB_KERNELS_AVX512_H
+#include "kernels/kernels.h"
+
+void cb_quant_row_avx512(const float *x, int n, int group, int pack, int8_t *planes, float *dx, float *xs, int32_t *sum);
+float cb_quant16_avx512(const float *x, int n, int16_t *xi);
+void cb_rmsnorm_avx512(float *y, const float *x, const float *w, int n, float eps);
+void cb_silu_mul_avx512(float *y, const float *gate, const float *up, int n);
+void cb_gelu_mul_avx512(float *y, const float *gate, const float *up, int n);
+void cb_add_avx512(float *y, const float *a, const float *b, int n);
+void cb_scale_avx512(float *y, const float *x, float s, int n);
+void cb_softcap_avx512(float *y, const float *x, float cap, int n);
+void cb_rope_avx512(float *x, const float *cs, int n_pairs, int half);
+bool cb_all_finite_avx512(const float *x, int64_t n);
+#endif
