@@ -88,6 +88,12 @@ $(TEST_BIN): $(B)/tests/%: $(B)/tests/%.o $(B)/libcambium.a
 	@$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS) -lcmocka
 .SECONDARY:
 
+# Kernel speeds: docs/performance.md.
+.PHONY: kbench
+kbench: $(B)/kbench
+$(B)/kbench: $(B)/tools/kbench.o $(B)/libcambium.a
+	@$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+
 # Sub-makes share the caller's -j; two jobs when there is none.
 J = $(if $(findstring -j,$(MAKEFLAGS)),,-j2)
 
