@@ -155,6 +155,8 @@ static size_t prod_init(prod *p, const cb_kernels *k, const fmt_case *f, uint8_t
     size_t per = p->codes_per + p->scales_per * (size_t)n_sc;
     p->n_mats = (int64_t)(pool_bytes / per);
     if (p->n_mats < 1) p->n_mats = 1;
+    for (size_t i = p->codes_per * (size_t)p->n_mats, e = i + p->scales_per * (size_t)(n_sc * p->n_mats); i < e; i++)
+        pool[i] = (uint8_t)(i & 1 ? 0x3c : 0x38 + (i >> 1 & 7)); /* ordinary numbers in every scale type */
     size_t stride = cb_plane_stride(kk, pack);
     p->mm = (cb_mm){.fmt = f->fmt, .bits = f->bits, .group = f->group, .n_groups = G, .k = kk, .codes = pool, .row_bytes = row,
                     .scales = pool + p->codes_per * (size_t)p->n_mats, .scale_type = f->st, .global_scale = 1, .n_rows = m,
@@ -186,8 +188,7 @@ static uint8_t *pool_make(size_t n)
     uint64_t s = 88172645463325252ULL;
     for (size_t i = 0; i + 8 <= n; i += 8) {
         s ^= s << 13, s ^= s >> 7, s ^= s << 17;
-        uint64_t v = s & ~0x4040404040404040ULL; /* read as scales: exponents stay small */
-        memcpy(p + i, &v, 8);
+        memcpy(p + i, &s, 8);
     }
     return p;
 }
