@@ -71,7 +71,7 @@ INLINE void gemv16(const cb_mm *mm, block *b, const cb_xrow *x, __m512 *y, cb_ge
                         __m512i a = _mm512_setzero_si512();
                         const int nj = full ? s.nj : runs_left(s, left, mm->bits);
                         for (int j = 0; j < nj; j++) a = _mm512_dpbusd_epi32(a, v[j], _mm512_load_si512(p + j * run));
-                        a = _mm512_slli_epi32(a, 7);
+                        a = _mm512_slli_epi32(a, 8);
                         for (int j = 0; j < nj; j++) a = _mm512_dpbusd_epi32(a, v[j], _mm512_load_si512(p + j * run + lo));
                         d[m][i] = a;
                     }
@@ -156,7 +156,7 @@ static void gemv_planes(const cb_mm *mm, int64_t n0, int64_t n1)
                     for (int i = 0; i < 4; i++) {
                         const uint8_t *p = b.row[4 * q + i] + (size_t)g * 128;
                         __m512i wh = _mm512_loadu_si512(p), wl = _mm512_loadu_si512(p + 64);
-                        __m512i a = _mm512_slli_epi32(_mm512_dpbusd_epi32(zero, wh, xh), 7);
+                        __m512i a = _mm512_slli_epi32(_mm512_dpbusd_epi32(zero, wh, xh), 8);
                         dh[i] = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(a, wh, xl), wl, xh);
                         dl[i] = _mm512_dpbusd_epi32(zero, wl, xl);
                     }
@@ -165,7 +165,7 @@ static void gemv_planes(const cb_mm *mm, int64_t n0, int64_t n1)
                     quad_sum(dh, 16, fh[q]), quad_sum(dl, 16, fl[q]);
                 }
                 finish_sum(fh, 16, &h), finish_sum(fl, 16, &l);
-                h = _mm512_sub_epi32(h, _mm512_set1_epi32(128 * x.sum[g])); /* w' - 16384 */
+                h = _mm512_sub_epi32(h, _mm512_set1_epi32(128 * x.sum[g])); /* w' - 32768 */
                 __m512 p = _mm512_mul_ps(_mm512_set1_ps(x.dx[g]), cb_hl_to_f32_x16(h, l));
                 acc = _mm512_fmadd_ps(_mm512_load_ps(st + g % CHUNK * 16), p, acc);
                 close_segments(g + 1, G, &seg, &acc, &y, 1);

@@ -66,10 +66,10 @@ static inline float cb_lane_fold32_x16(__m512 a, __m512 b)
 /* cb_hl_to_f32 */
 static inline __m512 cb_hl_to_f32_x16(__m512i h, __m512i l)
 {
-    __m512i a = _mm512_add_epi32(h, _mm512_srai_epi32(l, 7));
+    __m512i a = _mm512_add_epi32(h, _mm512_srai_epi32(l, 8));
     __m512i top = _mm512_srai_epi32(a, 14);
-    __m512i low = _mm512_or_si512(_mm512_slli_epi32(_mm512_and_si512(a, _mm512_set1_epi32(16383)), 7),
-                                  _mm512_and_si512(l, _mm512_set1_epi32(127)));
-    return _mm512_fmadd_ps(_mm512_cvtepi32_ps(top), _mm512_set1_ps(0x1p21f), _mm512_cvtepi32_ps(low));
+    __m512i low = _mm512_or_si512(_mm512_slli_epi32(_mm512_and_si512(a, _mm512_set1_epi32(16383)), 8),
+                                  _mm512_and_si512(l, _mm512_set1_epi32(255)));
+    return _mm512_fmadd_ps(_mm512_cvtepi32_ps(top), _mm512_set1_ps(0x1p22f), _mm512_cvtepi32_ps(low));
 }
 #endif

@@ -11,7 +11,7 @@ static inline __m512 load_abs_max(const float *x, int n, __m512 m)
     return _mm512_max_ps(m, _mm512_abs_ps(_mm512_maskz_loadu_ps(cb_mask16(n), x)));
 }
 
-/* rint(x*inv). |x*inv| cannot round past 16256, so the clamp of the definition never acts. */
+/* rint(x*inv). |x*inv| cannot round past 32512, so the clamp of the definition never acts. */
 static inline __m512i to_xi(__m512 x, __m512 inv) { return _mm512_cvtps_epi32(_mm512_mul_ps(x, inv)); }
 
 /* One group of n <= group elements (group a multiple of 16) to hi and lo bytes in natural order; missing ones are zero. */
@@ -22,14 +22,14 @@ static inline int32_t quant_group(const float *x, int n, int group, int8_t *hi, 
     float top = _mm512_reduce_max_ps(m);
     bool zero = top < CB_TINY;
     __m512 inv = _mm512_set1_ps(zero ? 0 : CB_XI_MAX / top);
-    __m512i s = _mm512_setzero_si512(), half = _mm512_set1_epi32(64);
+    __m512i s = _mm512_setzero_si512(), half = _mm512_set1_epi32(128);
     for (int i = 0; i < group; i += 16) {
         __m512i xi = _mm512_setzero_si512();
         if (i < n) xi = to_xi(_mm512_maskz_loadu_ps(cb_mask16(n - i), x + i), inv);
-        __m512i h = _mm512_srai_epi32(_mm512_add_epi32(xi, half), 7);
-        s = _mm512_add_epi32(s, xi);
+        __m512i h = _mm512_srai_epi32(_mm512_add_epi32(xi, half), 8);
+        s = _mm512_add_epi32(s, xi); /* lo is the low byte of xi, read as signed */
         _mm_storeu_si128((__m128i *)(void *)(hi + i), _mm512_cvtepi32_epi8(h));
-        _mm_storeu_si128((__m128i *)(void *)(lo + i), _mm512_cvtepi32_epi8(_mm512_sub_epi32(xi, _mm512_slli_epi32(h, 7))));
+        _mm_storeu_si128((__m128i *)(void *)(lo + i), _mm512_cvtepi32_epi8(xi));
     }
     *dx = zero ? 0 : top * CB_XI_INV;
     return _mm512_reduce_add_epi32(s);
