@@ -1,0 +1,188 @@
+/* engine.c: opening, sessions and steps: limits, errors, memory. Exactness is tests/op/exact.c. */
+#include "../support/engine.h"
+#include "base/mem.h"
+#include "run/engine.h"
+
+static const char llama[] = "tiny-llama-4bit", gemma[] = "tiny-gemma3-4bit";
+
+static void test_info(void **state)
+{
+    (void)state;
+    cb_engine *e = te_open(llama, &(cb_engine_opts){.device = "cpu:c", .n_threads = 2, .ctx_size = 100, .max_sessions = 3});
+    cb_engine_info i;
+    cb_engine_get_info(e, &i);
+    assert_string_equal(i.family, "llama");
+    assert_string_equal(i.device, "cpu:c");
+    assert_string_equal(i.arithmetic, "arith 1");
+    assert_int_equal(i.n_vocab, 288);
+    assert_int_equal(i.ctx_size, 100);
+    assert_int_equal(i.ctx_trained, 512);
+    assert_int_equal(i.n_threads, 2);
+    assert_int_equal(i.max_sessions, 3);
+    char *text;
+    assert_int_equal(cb_engine_plan_text(e, &text, NULL), 0);
+    assert_non_null(strstr(text, "layers.1.self_attn.q_proj"));
+    assert_non_null(strstr(text, "affine 4 bits g64 [64,64]"));
+    free(text);
+    cb_engine_close(e);
+    cb_engine_close(NULL);
+}
+
+static void fails(const char *name, const cb_engine_opts *o, int code, const char *words)
+{
+    cb_err err = {0};
+    cb_engine *e;
+    char dir[256];
+    snprintf(dir, sizeof dir, "tests/data/%s", name);
+    int rc = cb_engine_open(dir, o, &e, &err);
+    if (rc != code || !strstr(err.text, words)) fail_msg("%s: %d '%s', expected %d '%s'", name, rc, err.text, code, words);
+    assert_null(e);
+}
+
+static void test_open_errors(void **state)
+{
+    (void)state;
+    fails("no-such-thing", NULL, CB_ENOTFOUND, "config.json");
+    fails(llama, &(cb_engine_opts){.device = "cpu:sse9"}, CB_ENODEV, "sse9");
+    fails(llama, &(cb_engine_opts){.device = "tpu"}, CB_EUSAGE, "tpu");
+    fails(llama, &(cb_engine_opts){.device = "cuda"}, CB_ENODEV, "CUDA");
+    fails(llama, &(cb_engine_opts){.ctx_size = 513}, CB_EUSAGE, "at most 512");
+    fails(llama, &(cb_engine_opts){.ctx_size = 512, .memory_limit = 1 << 20}, CB_ENOMEM, "need");
+    fails(llama, &(cb_engine_opts){.n_threads = 100000}, CB_EUSAGE, "100000");
+    fails(llama, &(cb_engine_opts){.max_sessions = -1}, CB_EUSAGE, "max_sessions");
+}
+
+static void test_step_errors(void **state)
+{
+    (void)state;
+    cb_engine *e = te_open(llama, &(cb_engine_opts){.ctx_size = 64, .max_rows = 80});
+    cb_session *s, *more;
+    cb_err err = {0};
+    assert_int_equal(cb_session_open(e, &s, &err), 0);
+    assert_int_equal(cb_session_open(e, &more, &err), CB_EUSAGE);
+    float *logits = malloc(288 * 4 * 80);
+    cb_row rows[80];
+    for (int i = 0; i < 80; i++) rows[i] = (cb_row){s, 5, 0};
+    assert_int_equal(cb_step(e, rows, 0, logits, &err), CB_EUSAGE);
+    assert_int_equal(cb_step(e, rows, 81, logits, &err), CB_EUSAGE);
+    assert_int_equal(cb_step(e, rows, 65, logits, &err), CB_ECONTEXT);
+    assert_non_null(strstr(err.text, "64"));
+    assert_int_equal(cb_session_length(s), 0);
+    rows[1].token = 288;
+    assert_int_equal(cb_step(e, rows, 2, logits, &err), CB_EUSAGE);
+    assert_non_null(strstr(err.text, "288"));
+    rows[1].token = -1;
+    assert_int_equal(cb_step(e, rows, 2, logits, &err), CB_EUSAGE);
+    rows[1] = (cb_row){NULL, 1, 0};
+    assert_int_equal(cb_step(e, rows, 2, logits, &err), CB_EUSAGE);
+    rows[1] = (cb_row){s, 1, 1};
+    assert_int_equal(cb_step(e, rows, 2, NULL, &err), CB_EUSAGE);
+    assert_int_equal(cb_session_length(s), 0);
+    assert_int_equal(cb_step(e, rows, 64, logits, &err), 0);
+    assert_int_equal(cb_session_length(s), 64);
+    assert_int_equal(cb_step(e, rows, 1, logits, &err), CB_ECONTEXT);
+    cb_session_reset(s);
+    assert_int_equal(cb_session_length(s), 0);
+    assert_int_equal(cb_step(e, rows, 64, logits, &err), 0);
+    free(logits);
+    cb_session_close(s);
+    cb_engine_close(e);
+}
+
+/* After loading, prefill and decode take no memory, and a window's blocks come back. */
+static void test_no_allocation_and_no_leak(void **state)
+{
+    (void)state;
+    cb_engine *e = te_open(gemma, &(cb_engine_opts){.max_rows = 32, .n_threads = 2});
+    cb_session *s;
+    assert_int_equal(cb_session_open(e, &s, NULL), 0);
+    float logits[288];
+    cb_row rows[32];
+    uint64_t before = cb_alloc_count();
+    for (int i = 0; i < 500; i += i < 320 ? 32 : 1) {
+        int n = i < 320 ? 32 : 1;
+        for (int k = 0; k < n; k++) rows[k] = (cb_row){s, te_token(0, i + k, 288), k == n - 1};
+        assert_int_equal(cb_step(e, rows, n, logits, NULL), 0);
+        for (int g = 0; g < e->plan->n_kv_groups; g++) {
+            int held = s->n_held[g] - s->first_live[g];
+            assert_int_equal(held + e->pools[g].n_free, e->pools[g].n_blocks);
+            if (e->plan->kv_groups[g].window) assert_true(held <= cb_blocks_per_session(e->plan, g, 512, 32));
+        }
+    }
+    assert_int_equal(cb_alloc_count(), before);
+    cb_session_close(s);
+    for (int g = 0; g < e->plan->n_kv_groups; g++) assert_int_equal(e->pools[g].n_free, e->pools[g].n_blocks);
+    cb_engine_close(e);
+}
+
+/* Every allocation of opening fails once; each time the answer is CB_ENOMEM and nothing leaks (the sanitizer looks). */
+static void test_allocation_failures(void **state)
+{
+    (void)state;
+    for (uint64_t n = 1;; n++) {
+        cb_engine *e = NULL;
+        cb_session *s = NULL;
+        cb_err err = {0};
+        cb_alloc_fail_at(n);
+        int rc = cb_engine_open("tests/data/tiny-llama-4bit", NULL, &e, &err);
+        if (rc == 0) rc = cb_session_open(e, &s, &err);
+        cb_alloc_fail_at(0);
+        cb_session_close(s);
+        cb_engine_close(e);
+        if (rc == 0) {
+            assert_true(n > 20);
+            break;
+        }
+        if (rc != CB_ENOMEM || !err.text[0]) fail_msg("allocation %llu: %d '%s'", (unsigned long long)n, rc, err.text);
+    }
+}
+
+struct seen {
+    int ops, linears;
+    char last[64];
+    uint64_t bytes;
+};
+static void see(void *ctx, const cb_tap *t)
+{
+    struct seen *s = ctx;
+    assert_int_equal(t->op, s->ops);
+    assert_true(t->rows > 0 && t->row_bytes > 0 && t->row_stride >= t->row_bytes && t->us >= 0);
+    s->ops++;
+    s->linears += !strcmp(t->kind, "linear");
+    s->bytes += t->bytes;
+    snprintf(s->last, sizeof s->last, "%s", t->name);
+}
+
+static void test_tap(void **state)
+{
+    (void)state;
+    cb_engine *e = te_open(llama, NULL);
+    uint64_t plain = te_hash(e, 40, 13);
+    cb_session *s;
+    struct seen seen = {0};
+    float logits[288];
+    assert_int_equal(cb_session_open(e, &s, NULL), 0);
+    cb_engine_set_tap(e, see, &seen);
+    assert_int_equal(cb_step(e, &(cb_row){s, 7, 1}, 1, logits, NULL), 0);
+    assert_int_equal(seen.ops, e->plan->n_ops);
+    assert_int_equal(seen.linears, 2 * 7 + 1);
+    assert_string_equal(seen.last, "embed_tokens");
+    assert_true(seen.bytes > 30000);
+    cb_session_close(s);
+    cb_engine_set_tap(e, NULL, NULL);
+    assert_int_equal(te_hash(e, 40, 40), plain);
+    cb_engine_close(e);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_info),
+        cmocka_unit_test(test_open_errors),
+        cmocka_unit_test(test_step_errors),
+        cmocka_unit_test(test_no_allocation_and_no_leak),
+        cmocka_unit_test(test_allocation_failures),
+        cmocka_unit_test(test_tap),
+    };
+    return cmocka_run_group_tests_name("unit/engine", tests, NULL, NULL);
+}
