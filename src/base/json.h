@@ -1,5 +1,6 @@
 /* json.h: small helpers over jansson that name the field in every error. `where` is the file shown in messages.
- * Parsing rejects duplicate keys and documents nested too deep (jansson's limit). */
+ * Of duplicate keys the last one wins, as in every other reader of these files. Documents nested too deep (jansson's limit,
+ * 2048) are rejected. An integer beyond 64 bits becomes a real. */
 #ifndef CB_BASE_JSON_H
 #define CB_BASE_JSON_H
 #include "base/err.h"

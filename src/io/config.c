@@ -3,6 +3,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/mem.h"
+#include "io/confine.h"
 #include "io/weights.h"
 #include <string.h>
 
@@ -100,8 +101,8 @@ int cb_config_open(const char *dir, cb_config **out, cb_err *err)
     char *text;
     size_t n;
     *out = NULL;
-    int rc = cb_file_read(dir, FILE_NAME, MAX_CONFIG, &text, &n, err);
-    if (rc < 0) return rc;
+    int rc = cb_confine_check(dir, FILE_NAME, err);
+    if (rc < 0 || (rc = cb_file_read(dir, FILE_NAME, MAX_CONFIG, &text, &n, err)) < 0) return rc;
     rc = cb_config_parse(dir, text, n, out, err);
     cb_free(text);
     return rc < 0 ? cb_fail_in(err, rc, "%s", dir) : 0;
@@ -117,16 +118,24 @@ void cb_config_close(cb_config *c)
 
 /* ---- quantisation of one module ---- */
 
-/* The entry of `path` under any of the spellings that converters use; NULL when there is none. */
+/* The entry of `path` under any of the spellings that converters use; NULL when there is none. Its spelling is left in key.
+ * The text part of a model stands at "", "language_model." (MLX names) or "model.language_model." (the original ones, where
+ * the inner "model." is dropped). */
 static const json_t *find_entry(const json_t *q, const char *path, char *key, size_t cap)
 {
     static const char mlx[] = "language_model.", hf[] = "model.language_model.";
+    static const struct {
+        const char *prefix;
+        int cut; /* without the prefix of the path; without "model." too */
+    } spellings[] = {{"", 0}, {"", 1}, {mlx, 1}, {hf, 1}, {hf, 2}, {"language_model.model.", 1}, {"model.", 1}};
     const char *base = path;
-    if (!strncmp(base, hf, sizeof hf - 1)) base += sizeof hf - 1;
-    else if (!strncmp(base, mlx, sizeof mlx - 1)) base += sizeof mlx - 1;
-    static const char *const prefix[] = {"", "", "language_model.", "model.language_model."};
-    for (int i = 0; i < 4; i++) {
-        int n = snprintf(key, cap, "%s%s", prefix[i], i ? base : path);
+    bool from_hf = !strncmp(path, hf, sizeof hf - 1);
+    if (from_hf) base += sizeof hf - 1;
+    else if (!strncmp(path, mlx, sizeof mlx - 1)) base += sizeof mlx - 1;
+    for (size_t i = 0; i < (from_hf ? 7 : 5); i++) {
+        const char *rest = spellings[i].cut ? base : path;
+        if (spellings[i].cut == 2 && strncmp(rest, "model.", 6)) continue;
+        int n = snprintf(key, cap, "%s%s", spellings[i].prefix, rest + (spellings[i].cut == 2 ? 6 : 0));
         if (n < 0 || (size_t)n >= cap) continue;
         const json_t *v = json_object_get(q, key);
         if (v && !json_is_null(v)) return v;

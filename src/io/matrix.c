@@ -1,6 +1,5 @@
 /* matrix.c: how a matrix is stored, decided from its tensors and checked against the config and the architecture; and the
  * plain decoder that defines the value of every stored element. */
-#include "base/mem.h"
 #include "io/weights.h"
 #include <math.h>
 #include <stdio.h>
@@ -231,4 +230,34 @@ void cb_matrix_decode_row(const cb_matrix *m, int64_t mat, int64_t row, float *o
             else *y = fp4[q] * scale * m->global_scale;
         }
     }
+}
+
+static int bad_scale(const cb_matrix *m, const char *part, uint64_t i, cb_err *err)
+{
+    uint64_t groups = (uint64_t)(m->cols / m->group), row = i / groups;
+    char at[48] = "";
+    if (m->stack > 1) snprintf(at, sizeof at, "matrix %llu, ", (unsigned long long)(row / (uint64_t)m->rows));
+    return cb_fail(err, CB_EFORMAT, "%.300s.%s: %srow %llu, group %llu is not a finite number", m->path, part, at,
+                   (unsigned long long)(row % (uint64_t)m->rows), (unsigned long long)(i % groups));
+}
+
+/* Index of the first value that is not finite, or n. */
+static uint64_t first_not_finite(const uint8_t *p, cb_dtype t, uint64_t n)
+{
+    for (uint64_t i = 0; i < n; i++)
+        if (!isfinite(cb_load_float(p, t, (size_t)i))) return i;
+    return n;
+}
+
+int cb_matrix_check_scales(const cb_matrix *m, cb_err *err)
+{
+    if (m->mode == CB_W_FLOAT || m->mode == CB_W_NVFP4) return 0; /* every E4M3 byte is a number as MLX reads it */
+    uint64_t n = (uint64_t)m->stack * (uint64_t)m->rows * (uint64_t)(m->cols / m->group), i;
+    if (m->mode == CB_W_AFFINE) {
+        if ((i = first_not_finite(m->scales, m->scale_dtype, n)) < n) return bad_scale(m, "scales", i, err);
+        if ((i = first_not_finite(m->biases, m->scale_dtype, n)) < n) return bad_scale(m, "biases", i, err);
+        return 0;
+    }
+    const uint8_t *p = memchr(m->scales, 255, (size_t)n);
+    return p ? bad_scale(m, "scales", (uint64_t)(p - m->scales), err) : 0;
 }

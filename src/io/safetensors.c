@@ -11,13 +11,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_HEADER = 100000000, MAX_TENSORS = 1000000, MAX_NAME = 512 };
+/* MAX_COMMAS bounds what the parsed header can cost in memory: an honest tensor has 3 + dimensions + 1 of them. */
+enum { MAX_HEADER = 100000000, MAX_TENSORS = 1000000, MAX_COMMAS = 12 * MAX_TENSORS, MAX_NAME = 512 };
 
 static uint64_t load_u64le(const uint8_t *p)
 {
     uint64_t v = 0;
     for (int i = 7; i >= 0; i--) v = v << 8 | p[i];
     return v;
+}
+
+static size_t count_byte(const uint8_t *p, size_t n, uint8_t byte)
+{
+    size_t c = 0;
+    for (size_t i = 0; i < n; i++) c += p[i] == byte;
+    return c;
 }
 
 static bool get_u64(const json_t *v, uint64_t *out)
@@ -139,11 +147,13 @@ int cb_st_parse(cb_st *s, const uint8_t *data, size_t n, const char *name, cb_er
         return cb_fail(err, CB_EFORMAT, "%s: header of %llu bytes, the limit is %d", name, (unsigned long long)h, MAX_HEADER);
     if (h > n - 8)
         return cb_fail(err, CB_EFORMAT, "%s: header of %llu bytes in a file of %zu: truncated", name, (unsigned long long)h, n);
-    json_error_t je;
+    json_error_t je = {0};
+    if (count_byte(data + 8, (size_t)h, ',') > MAX_COMMAS)
+        return cb_fail(err, CB_EFORMAT, "%s: a header of more than %d values", name, MAX_COMMAS);
     /* A name that stands twice would hide a tensor, so here, unlike in other JSON, duplicates are an error. */
     json_t *root = json_loadb((const char *)data + 8, (size_t)h, JSON_REJECT_DUPLICATES, &je);
     int rc;
-    if (!root && json_error_code(&je) == json_error_out_of_memory) rc = cb_fail(err, CB_ENOMEM, "%s: no memory for its header", name);
+    if (!root && !je.text[0]) rc = cb_fail(err, CB_ENOMEM, "%s: no memory for a header of %llu bytes", name, (unsigned long long)h);
     else if (!root)
         rc = cb_fail(err, CB_EFORMAT, "%s: header: line %d, column %d: %s", name, je.line, je.column, je.text);
     else if (!json_is_object(root))

@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/mem.h"
+#include "io/confine.h"
 #include "io/safetensors.h"
 #include <dirent.h>
 #include <errno.h>
@@ -144,7 +145,9 @@ static int open_files(cb_weights *w, const char *dir, const names *l, cb_err *er
 {
     if (!(w->files = cb_alloc_array((size_t)l->n, sizeof *w->files))) return cb_fail(err, CB_ENOMEM, "%s: no memory", dir);
     for (int i = 0; i < l->n; i++) {
-        int rc = cb_st_open(&w->files[i], dir, l->v[i], err);
+        int rc = cb_confine_check(dir, l->v[i], err);
+        if (rc < 0) return rc;
+        rc = cb_st_open(&w->files[i], dir, l->v[i], err);
         if (rc == CB_ENOTFOUND) /* the folder is there: a missing shard is a damaged checkpoint, not a missing model */
             return cb_fail(err, CB_EFORMAT, "%s: missing weight file %s", dir, l->v[i]);
         if (rc < 0) return rc;

@@ -63,4 +63,7 @@ int cb_matrix_find(const cb_weights *w, const cb_config *c, const char *path, in
                    cb_matrix *out, cb_err *err);
 /* Decodes row `row` of matrix `mat` to f32 [cols], one fma per element (scale*code + bias). The truth of every format. */
 void cb_matrix_decode_row(const cb_matrix *m, int64_t mat, int64_t row, float *out);
+/* Reads all scales (and biases): an infinity or NaN, or an E8M0 byte of 255, is CB_EFORMAT naming row and group. It touches
+ * every page of them, so cb_matrix_find does not do it; a backend does, when it packs or uploads the matrix. */
+int cb_matrix_check_scales(const cb_matrix *m, cb_err *err);
 #endif
