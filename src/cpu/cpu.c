@@ -1,5 +1,5 @@
-#include "cpu/backend.h"
 #include "cpu/cpu.h"
+#include "cpu/backend.h"
 #include "base/env.h"
 #include "base/mem.h"
 #include <math.h>
