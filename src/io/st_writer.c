@@ -4,6 +4,7 @@
 #include "io/safetensors.h"
 #include <errno.h>
 #include <jansson.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/statvfs.h>
 
@@ -48,33 +49,38 @@ int cb_st_writer_open(const char *path, cb_st_writer **out, cb_err *err)
     return 0;
 }
 
+/* {"dtype", "shape", "data_offsets"}; NULL when there is no memory. */
+static json_t *make_entry(cb_dtype t, const int64_t *dims, int n_dims, uint64_t begin, uint64_t end)
+{
+    json_t *shape = json_array();
+    bool bad = !shape;
+    for (int i = 0; i < n_dims && !bad; i++) bad = json_array_append_new(shape, json_integer(dims[i])) != 0;
+    json_t *e = bad ? NULL
+                    : json_pack("{s:s, s:O, s:[I,I]}", "dtype", cb_dtype_name(t), "shape", shape, "data_offsets", (json_int_t)begin,
+                                (json_int_t)end);
+    json_decref(shape);
+    return e;
+}
+
 int cb_st_writer_declare(cb_st_writer *w, const char *name, cb_dtype t, const int64_t *dims, int n_dims, cb_err *err)
 {
     CB_ASSERT(!w->begun);
-    if (n_dims < 0 || n_dims > CB_MAX_DIMS) return cb_fail(err, CB_EUSAGE, "%s: %d dimensions", name, n_dims);
-    if (json_object_get(w->header, name)) return cb_fail(err, CB_EFORMAT, "%s: tensor %s stands twice", w->out.path, name);
+    if (n_dims < 0 || n_dims > CB_MAX_DIMS) return cb_fail(err, CB_EUSAGE, "%s: %.200s has %d dimensions", w->out.path, name, n_dims);
+    if (json_object_get(w->header, name)) return cb_fail(err, CB_EFORMAT, "%s: tensor %.200s stands twice", w->out.path, name);
+    json_t *utf8 = json_string(name);
+    if (!utf8) return cb_fail(err, CB_EFORMAT, "%s: tensor name %.200s is not UTF-8", w->out.path, name);
+    json_decref(utf8);
     uint64_t n = cb_dtype_size(t), end;
-    json_t *shape = json_array();
-    int bad = !shape;
-    for (int i = 0; i < n_dims; i++) {
-        if (dims[i] < 0 || __builtin_mul_overflow(n, (uint64_t)dims[i], &n)) {
-            json_decref(shape);
-            return cb_fail(err, CB_EFORMAT, "%s: %s: bad dimension %lld", w->out.path, name, (long long)dims[i]);
-        }
-        bad |= json_array_append_new(shape, json_integer(dims[i]));
-    }
+    for (int i = 0; i < n_dims; i++)
+        if (dims[i] < 0 || __builtin_mul_overflow(n, (uint64_t)dims[i], &n))
+            return cb_fail(err, CB_EFORMAT, "%s: %.200s: bad dimension %lld", w->out.path, name, (long long)dims[i]);
     uint64_t begin = w->end + pad(w->end);
-    if (__builtin_add_overflow(begin, n, &end) || end > INT64_MAX) {
-        json_decref(shape);
-        return cb_fail(err, CB_EFORMAT, "%s: %s: data of more than 2^63 bytes", w->out.path, name);
-    }
-    json_t *e = bad ? NULL
-                    : json_pack("{s:s, s:O, s:[I,I]}", "dtype", cb_dtype_name(t), "shape", shape, "data_offsets",
-                                (json_int_t)begin, (json_int_t)end);
-    json_decref(shape);
-    cb_buf_put(&w->sizes, &n, 8);
-    if (!e || json_object_set_new(w->header, name, e) != 0 || !cb_buf_ok(&w->sizes))
-        return cb_fail(err, CB_ENOMEM, "%s: no memory for %s, or a name that is not UTF-8", w->out.path, name);
+    if (__builtin_add_overflow(begin, n, &end) || end > INT64_MAX - 2 * ALIGN)
+        return cb_fail(err, CB_EFORMAT, "%s: %.200s: data of 2^63 bytes or more", w->out.path, name);
+    json_t *e = make_entry(t, dims, n_dims, begin, end);
+    if (e && json_object_set_new(w->header, name, e) == 0) cb_buf_put(&w->sizes, &n, 8);
+    else w->sizes.failed = true;
+    if (!cb_buf_ok(&w->sizes)) return cb_fail(err, CB_ENOMEM, "%s: no memory for %.200s", w->out.path, name);
     w->end = end;
     return 0;
 }
