@@ -1,0 +1,355 @@
+#include "cli/flags.h"
+#include "base/env.h"
+#include <ctype.h>
+#include <errno.h>
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define AT(f) offsetof(cli_opts, f)
+
+const cli_flag cli_flags_common[] = {
+    { "quiet", "q", CLI_BOOL, AT(quiet), NULL, "only results and errors" },
+    { "verbose", "v", CLI_BOOL, AT(verbose), NULL, "settings in force and more timings on stderr" },
+    { "help", "h", CLI_BOOL, AT(help), NULL, "this text" },
+    { 0 },
+};
+const cli_flag cli_flags_find[] = {
+    { "model", "m", CLI_TEXT, AT(model), "MODEL", "the model; the positional form is preferred" },
+    { "model-dir", NULL, CLI_LIST, AT(model_dirs), "DIR", "a further folder to look for models in (repeatable)" },
+    { "cache-dir", NULL, CLI_TEXT, AT(cache_dir), "DIR", "root of the Hugging Face cache" },
+    { "offline", NULL, CLI_BOOL, AT(offline), NULL, "no network (nothing here uses it)" },
+    { 0 },
+};
+const cli_flag cli_flags_model[] = {
+    { "ctx-size", "c max-model-len context-length", CLI_SIZE, AT(ctx_size), "N",
+      "tokens per sequence; auto: the model's limit, reduced to what fits" },
+    { "device", NULL, CLI_TEXT, AT(device), "NAME", "auto, cpu, cpu:c, cpu:avx2, cpu:avx512, cuda, cuda:N" },
+    { "threads", "t", CLI_INT, AT(threads), "N", "CPU threads; default: physical cores" },
+    { "memory-limit", NULL, CLI_SIZE, AT(memory_limit), "SIZE", "most memory for the KV cache and scratch" },
+    { "prefill-chunk", "max-batch-tokens", CLI_INT, AT(prefill_chunk), "N", "prompt tokens in one step" },
+    { 0 },
+};
+const cli_flag cli_flags_sampling[] = {
+    { "temp", "temperature", CLI_REAL, AT(temp), "X", "temperature; 0: greedy" },
+    { "top-k", NULL, CLI_INT, AT(top_k), "N", "keep the N likeliest tokens; 0: off" },
+    { "top-p", NULL, CLI_REAL, AT(top_p), "X", "keep the likeliest tokens up to this mass; 1: off" },
+    { "min-p", NULL, CLI_REAL, AT(min_p), "X", "keep tokens at least this fraction of the likeliest; 0: off" },
+    { "repeat-penalty", "repetition-penalty", CLI_REAL, AT(repeat_penalty), "X", "divide logits of earlier tokens; 1: off" },
+    { "repeat-last-n", "repetition-context-size", CLI_INT, AT(repeat_last_n), "N", "window of the penalties; -1: all, 0: off" },
+    { "presence-penalty", NULL, CLI_REAL, AT(presence_penalty), "X", "subtracted once from earlier tokens" },
+    { "frequency-penalty", NULL, CLI_REAL, AT(frequency_penalty), "X", "subtracted per occurrence" },
+    { "seed", "s", CLI_INT, AT(seed), "N", "seed of the draws; -1 or none: from the system" },
+    { "max-tokens", "n n-predict", CLI_INT, AT(max_tokens), "N", "most tokens to generate; default: what the context holds" },
+    { "stop", NULL, CLI_LIST, AT(stop), "TEXT", "end the answer before this text (repeatable)" },
+    { "ignore-eos", NULL, CLI_BOOL, AT(ignore_eos), NULL, "go on after end tokens" },
+    { "sampler-profile", NULL, CLI_TEXT, AT(profile), "NAME", "hf, vllm, mlx or llamacpp: order of operations, windows and ties" },
+    { "samplers", NULL, CLI_TEXT, AT(samplers), "LIST", "explicit order, as penalties,temperature,top_k,top_p,min_p" },
+    { "generation-config", NULL, CLI_TEXT, AT(generation_config), "auto|none", "take sampling values from the checkpoint, or not" },
+    { 0 },
+};
+const cli_flag cli_flags_prompt[] = {
+    { "prompt", "p", CLI_TEXT, AT(prompt), "TEXT", "the prompt" },
+    { "file", "f", CLI_TEXT, AT(file), "FILE", "read the prompt from a file; - is stdin" },
+    { 0 },
+};
+
+void cli_opts_init(cli_opts *o)
+{
+    memset(o, 0, sizeof *o);
+    int64_t *ints[] = { &o->ctx_size, &o->threads, &o->memory_limit, &o->prefill_chunk, &o->top_k, &o->repeat_last_n,
+                        &o->seed, &o->max_tokens, &o->batch_with, &o->steps, &o->top };
+    for (size_t i = 0; i < sizeof ints / sizeof *ints; i++) *ints[i] = INT64_MIN;
+    o->temp = o->top_p = o->min_p = o->repeat_penalty = o->presence_penalty = o->frequency_penalty = NAN;
+}
+
+/* ---- values ---- */
+
+int64_t cli_size(const char *text)
+{
+    char *end;
+    errno = 0;
+    double v = strtod(text, &end);
+    if (end == text || errno || !(v >= 0) || isinf(v)) return -1;
+    static const char units[] = "kMGT";
+    double unit = 1;
+    if (*end) {
+        const char *u = strchr(units, *end == 'K' ? 'k' : *end);
+        if (u) {
+            end++;
+            double base = 1000;
+            if (*end == 'i') base = 1024, end++;
+            for (const char *p = units; p <= u; p++) unit *= base;
+        }
+        if (*end == 'B') end++;
+    }
+    v *= unit;
+    if (*end || v > 9e18 || v != floor(v)) return -1;
+    return (int64_t)v;
+}
+
+int64_t cli_duration_us(const char *text)
+{
+    char *end;
+    errno = 0;
+    double v = strtod(text, &end);
+    if (end == text || errno || !(v >= 0)) return -1;
+    static const struct {
+        const char *name;
+        double us;
+    } units[] = { { "", 1e6 }, { "ms", 1e3 }, { "s", 1e6 }, { "m", 60e6 }, { "h", 3600e6 } };
+    for (size_t i = 0; i < sizeof units / sizeof *units; i++)
+        if (!strcmp(end, units[i].name)) return v * units[i].us < 9e18 ? (int64_t)(v * units[i].us) : -1;
+    return -1;
+}
+
+static int put_value(const cli_flag *f, const char *shown, const char *value, cli_opts *o, cb_err *err)
+{
+    char *end, *at = (char *)o + f->offset;
+    errno = 0;
+    switch (f->type) {
+    case CLI_BOOL: *(bool *)at = true; return 0;
+    case CLI_TEXT:
+    case CLI_OPTIONAL: *(const char **)at = value; return 0;
+    case CLI_LIST: {
+        cli_list *l = (cli_list *)at;
+        if (l->n == CLI_MAX_LIST) return cb_fail(err, CB_EUSAGE, "%s: given more than %d times", shown, CLI_MAX_LIST);
+        l->v[l->n++] = value;
+        return 0;
+    }
+    case CLI_INT: {
+        long long v = strtoll(value, &end, 10);
+        if (end == value || *end || errno || v == INT64_MIN) return cb_fail(err, CB_EUSAGE, "%s: %.80s is not an integer", shown, value);
+        *(int64_t *)at = v;
+        return 0;
+    }
+    case CLI_SIZE: {
+        int64_t v = !strcmp(value, "auto") ? 0 : cli_size(value);
+        if (v < 0) return cb_fail(err, CB_EUSAGE, "%s: %.80s is not a size; try a number with k, M, G, Ki, Mi or Gi", shown, value);
+        *(int64_t *)at = v;
+        return 0;
+    }
+    case CLI_REAL: {
+        double v = strtod(value, &end);
+        if (end == value || *end || !isfinite(v)) return cb_fail(err, CB_EUSAGE, "%s: %.80s is not a number", shown, value);
+        *(double *)at = v;
+        return 0;
+    }
+    }
+    return 0;
+}
+
+/* ---- tables ---- */
+
+/* Is `word` (n bytes) the flag's name or one of its aliases? Dashes inside may be written as underscores. */
+static bool same_word(const char *a, const char *word, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (a[i] != (word[i] == '_' ? '-' : word[i])) return false;
+    return a[n] == 0 || a[n] == ' ';
+}
+
+static bool flag_is(const cli_flag *f, const char *word, size_t n, bool is_short)
+{
+    if (!is_short && same_word(f->name, word, n)) return true;
+    for (const char *a = f->aliases; a && *a; a += strcspn(a, " "), a += *a == ' ') {
+        bool letter = strcspn(a, " ") == 1;
+        if (letter == is_short && same_word(a, word, n)) return true;
+    }
+    return false;
+}
+
+static const cli_flag *find_flag(const cli_cmd *c, const char *word, size_t n, bool is_short)
+{
+    if (n == 0) return NULL;
+    for (int g = 0; c->groups[g]; g++)
+        for (const cli_flag *f = c->groups[g]; f->name; f++)
+            if (flag_is(f, word, n, is_short)) return f;
+    return NULL;
+}
+
+static const char *flag_name_at(const void *ctx, int i)
+{
+    const cli_cmd *c = ctx;
+    for (int g = 0; c->groups[g]; g++)
+        for (const cli_flag *f = c->groups[g]; f->name; f++)
+            if (i-- == 0) return f->name;
+    return NULL;
+}
+
+/* Edits (insert, delete, replace, swap) between two short words. */
+static int distance(const char *a, const char *b)
+{
+    enum { N = 40 };
+    int d[N + 1][N + 1], la = (int)strnlen(a, N), lb = (int)strnlen(b, N);
+    for (int i = 0; i <= la; i++) d[i][0] = i;
+    for (int j = 0; j <= lb; j++) d[0][j] = j;
+    for (int i = 1; i <= la; i++)
+        for (int j = 1; j <= lb; j++) {
+            int same = tolower((unsigned char)a[i - 1]) == tolower((unsigned char)b[j - 1]);
+            int best = d[i - 1][j - 1] + !same;
+            if (d[i - 1][j] + 1 < best) best = d[i - 1][j] + 1;
+            if (d[i][j - 1] + 1 < best) best = d[i][j - 1] + 1;
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] && d[i - 2][j - 2] + 1 < best) best = d[i - 2][j - 2] + 1;
+            d[i][j] = best;
+        }
+    return d[la][lb];
+}
+
+const char *cli_nearest(const char *word, const char *(*name_at)(const void *ctx, int i), const void *ctx, int n)
+{
+    const char *best = NULL;
+    size_t len = strlen(word);
+    int best_d = len < 4 ? 2 : len < 8 ? 3 : 4;
+    for (int i = 0; i < n; i++) {
+        const char *name = name_at(ctx, i);
+        int d = distance(word, name);
+        if (len >= 3 && !strncmp(word, name, len)) d = 1; /* an abbreviation */
+        if (d < best_d) best_d = d, best = name;
+    }
+    return best;
+}
+
+static int unknown_flag(const cli_cmd *c, const char *word, cb_err *err)
+{
+    int n = 0;
+    while (flag_name_at(c, n)) n++;
+    const char *bare = word + strspn(word, "-");
+    char name[48];
+    size_t len = strcspn(bare, "=");
+    if (len > sizeof name - 1) len = sizeof name - 1;
+    memcpy(name, bare, len);
+    name[len] = 0;
+    const char *near = cli_nearest(name, flag_name_at, c, n);
+    if (near) return cb_fail(err, CB_EUSAGE, "unknown flag %.60s of `cambium %s`; did you mean --%s?", word, c->name, near);
+    return cb_fail(err, CB_EUSAGE, "unknown flag %.60s of `cambium %s`; try `cambium help %s`", word, c->name, c->name);
+}
+
+/* ---- the line ---- */
+
+static int read_variables(const cli_cmd *c, cli_opts *o, cb_err *err)
+{
+    for (int g = 0; c->groups[g]; g++)
+        for (const cli_flag *f = c->groups[g]; f->name; f++) {
+            char name[64] = "CAMBIUM_";
+            size_t n = strlen(name);
+            for (const char *p = f->name; *p && n < sizeof name - 1; p++) name[n++] = *p == '-' ? '_' : (char)toupper((unsigned char)*p);
+            name[n] = 0;
+            const char *v = cb_env(name);
+            if (!v || !strcmp(f->name, "help")) continue;
+            if (f->type == CLI_BOOL) {
+                bool yes = !strcmp(v, "1") || !strcmp(v, "true") || !strcmp(v, "yes") || !strcmp(v, "on");
+                if (!yes && strcmp(v, "0") != 0 && strcmp(v, "false") != 0 && strcmp(v, "no") != 0 && strcmp(v, "off") != 0)
+                    return cb_fail(err, CB_EUSAGE, "%s: %.40s is not 1 or 0", name, v);
+                *(bool *)((char *)o + f->offset) = yes;
+                continue;
+            }
+            int rc = put_value(f, name, v, o, err);
+            if (rc < 0) return rc;
+        }
+    return 0;
+}
+
+/* A list that came from a variable is replaced, not extended, by flags. */
+static void forget_list(const cli_flag *f, cli_opts *o, uint64_t *seen)
+{
+    uint64_t bit = (uint64_t)1 << (f->offset / 8 % 64);
+    if (f->type == CLI_LIST && !(*seen & bit)) ((cli_list *)((char *)o + f->offset))->n = 0;
+    if (f->type == CLI_LIST) *seen |= bit;
+}
+
+static int parse_flag(const cli_cmd *c, int argc, char **argv, int *i, cli_opts *o, uint64_t *lists, cb_err *err)
+{
+    const char *word = argv[*i];
+    bool is_short = word[1] != '-';
+    const char *name = word + (is_short ? 1 : 2), *eq = strchr(name, '=');
+    size_t n = eq ? (size_t)(eq - name) : strlen(name);
+    const cli_flag *f = is_short && n != 1 ? NULL : find_flag(c, name, n, is_short);
+    if (!f && !is_short && !eq && !strncmp(name, "no-", 3)) {
+        f = find_flag(c, name + 3, n - 3, false);
+        if (f && f->type != CLI_BOOL) return cb_fail(err, CB_EUSAGE, "%.60s: --%s takes a value and cannot be negated", word, f->name);
+        if (f) {
+            *(bool *)((char *)o + f->offset) = false;
+            return 0;
+        }
+    }
+    if (!f) return unknown_flag(c, word, err);
+    char shown[64];
+    snprintf(shown, sizeof shown, "%s%.*s", is_short ? "-" : "--", (int)(n < 50 ? n : 50), name);
+    const char *value = eq ? eq + 1 : NULL;
+    if (f->type == CLI_BOOL) {
+        if (value) return cb_fail(err, CB_EUSAGE, "%s takes no value; try --%s or --no-%s", shown, f->name, f->name);
+    } else if (f->type == CLI_OPTIONAL) {
+        if (!value) value = "";
+    } else if (!value) {
+        if (*i + 1 >= argc) return cb_fail(err, CB_EUSAGE, "%s needs a value (%s)", shown, f->arg);
+        value = argv[++*i];
+    }
+    forget_list(f, o, lists);
+    return put_value(f, shown, value, o, err);
+}
+
+int cli_parse(const cli_cmd *cmd, int argc, char **argv, cli_opts *o, cb_err *err)
+{
+    uint64_t lists = 0;
+    bool flags = true;
+    for (int i = 0; i < argc; i++) /* help works whatever else is wrong */
+        if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) {
+            o->help = true;
+            return 0;
+        } else if (!strcmp(argv[i], "--"))
+            break;
+    int rc = read_variables(cmd, o, err);
+    for (int i = 0; i < argc && rc == 0; i++) {
+        if (flags && !strcmp(argv[i], "--")) flags = false;
+        else if (flags && argv[i][0] == '-' && argv[i][1]) rc = parse_flag(cmd, argc, argv, &i, o, &lists, err);
+        else if (o->n_args == CLI_MAX_ARGS) rc = cb_fail(err, CB_EUSAGE, "more than %d arguments", CLI_MAX_ARGS);
+        else o->args[o->n_args++] = argv[i];
+    }
+    if (rc < 0) return rc;
+    if (cmd->takes_model && o->model && o->n_args < CLI_MAX_ARGS) { /* -m MODEL: becomes the first argument */
+        memmove(o->args + 1, o->args, (size_t)o->n_args * sizeof *o->args);
+        o->args[0] = o->model;
+        o->n_args++;
+    }
+    if (o->n_args < cmd->min_args)
+        return cb_fail(err, CB_EUSAGE, "`cambium %s` needs %s; try `cambium help %s`", cmd->name, cmd->args, cmd->name);
+    if (o->n_args > cmd->max_args)
+        return cb_fail(err, CB_EUSAGE, "`cambium %s` takes %s: %.60s is too much; quote a text with spaces", cmd->name,
+                       *cmd->args ? cmd->args : "no arguments", o->args[cmd->max_args]);
+    return 0;
+}
+
+/* ---- help ---- */
+
+static void print_flag(const cli_flag *f)
+{
+    char left[96];
+    int n = snprintf(left, sizeof left, "  ");
+    for (const char *a = f->aliases; a && *a; a += strcspn(a, " "), a += *a == ' ')
+        if (strcspn(a, " ") == 1) n += snprintf(left + n, sizeof left - (size_t)n, "-%c, ", *a);
+    n += snprintf(left + n, sizeof left - (size_t)n, "--%s", f->name);
+    if (f->type == CLI_OPTIONAL) n += snprintf(left + n, sizeof left - (size_t)n, "[=%s]", f->arg);
+    else if (f->arg) n += snprintf(left + n, sizeof left - (size_t)n, " %s", f->arg);
+    printf("%-32s%s%s", left, n > 31 ? "\n                                " : "", f->help);
+    const char *sep = " (also ";
+    for (const char *a = f->aliases; a && *a; a += strcspn(a, " "), a += *a == ' ') {
+        int len = (int)strcspn(a, " ");
+        if (len == 1) continue;
+        printf("%s--%.*s", sep, len, a);
+        sep = ", ";
+    }
+    puts(*sep == ',' ? ")" : "");
+}
+
+void cli_help(const cli_cmd *cmd)
+{
+    printf("usage: cambium %s%s%s [flags]\n\n%s.\n", cmd->name, *cmd->args ? " " : "", cmd->args, cmd->summary);
+    if (cmd->notes) printf("\n%s", cmd->notes);
+    printf("\nflags:\n");
+    for (int g = 0; cmd->groups[g]; g++)
+        for (const cli_flag *f = cmd->groups[g]; f->name; f++) print_flag(f);
+    printf("\nEach long flag may be set by a variable: --ctx-size by CAMBIUM_CTX_SIZE. Flags win.\n");
+}

@@ -1,0 +1,80 @@
+/* flags.h: command lines from tables. One table entry holds a flag's spellings, type, place and help text; parsing, the
+ * CAMBIUM_* variables, suggestions for misspellings and `--help` are all derived from it. */
+#ifndef CB_CLI_FLAGS_H
+#define CB_CLI_FLAGS_H
+#include "base/err.h"
+#include <stddef.h>
+#include <stdint.h>
+
+enum { CLI_MAX_ARGS = 64, CLI_MAX_LIST = 16 };
+
+typedef struct cli_list {
+    const char *v[CLI_MAX_LIST]; /* borrowed from argv or the environment */
+    int n;
+} cli_list;
+
+/* Every flag of every command. "unset" is NULL for texts, INT64_MIN for integers, NAN for reals. */
+typedef struct cli_opts {
+    const char *args[CLI_MAX_ARGS]; /* positional */
+    int n_args;
+    bool help;
+    bool quiet, verbose, json, offline;
+    /* model and device */
+    const char *model, *device, *cache_dir, *config;
+    cli_list model_dirs;
+    int64_t ctx_size, threads, memory_limit, prefill_chunk;
+    /* sampling */
+    double temp, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty;
+    int64_t top_k, repeat_last_n, seed, max_tokens;
+    cli_list stop;
+    const char *profile, *samplers, *generation_config;
+    bool ignore_eos;
+    /* prompts */
+    const char *prompt, *file, *system, *chat_template_kwargs;
+    cli_list image;
+    bool raw, special, no_bos;
+    /* looking inside */
+    const char *hash; /* "" for a bare --hash */
+    int64_t batch_with, steps;
+    bool trace_ops, ids;
+    const char *a, *b, *tokens;
+    int64_t top;
+} cli_opts;
+
+typedef enum cli_type { CLI_BOOL, CLI_INT, CLI_SIZE, CLI_REAL, CLI_TEXT, CLI_LIST, CLI_OPTIONAL } cli_type;
+
+typedef struct cli_flag {
+    const char *name;    /* "ctx-size"; NULL ends a table */
+    const char *aliases; /* "c max-model-len": a single letter is a short flag; NULL: none */
+    cli_type type;
+    size_t offset;       /* in cli_opts */
+    const char *arg;     /* placeholder in the help; NULL for booleans */
+    const char *help;
+} cli_flag;
+
+typedef struct cli_cmd {
+    const char *name, *alias;
+    const char *args;    /* "MODEL [PROMPT]" */
+    const char *summary; /* one line */
+    const char *notes;   /* further paragraphs of the help; may be NULL */
+    const cli_flag *groups[7]; /* tables; NULL ends */
+    int min_args, max_args;    /* of positional arguments, where the first may be given by --model */
+    bool takes_model;          /* -m MODEL stands for the first positional argument */
+    int (*run)(const cli_opts *o, cb_err *err);
+} cli_cmd;
+
+extern const cli_flag cli_flags_common[], cli_flags_model[], cli_flags_find[], cli_flags_sampling[], cli_flags_prompt[];
+
+void cli_opts_init(cli_opts *o);
+/* argv[0] is the first word after the command. Variables are read first, so flags win; a config file would be read before
+ * them. CB_EUSAGE with a suggestion for an unknown flag. */
+int cli_parse(const cli_cmd *cmd, int argc, char **argv, cli_opts *o, cb_err *err);
+/* The help text of one command, to stdout. */
+void cli_help(const cli_cmd *cmd);
+/* "4k", "2Gi", "512": k M G T are powers of 1000, Ki Mi Gi Ti of 1024; a B may follow. -1 when it is neither. */
+int64_t cli_size(const char *text);
+/* "250ms", "2s", "5m", "1h", "1.5" (seconds): microseconds, or -1. */
+int64_t cli_duration_us(const char *text);
+/* Of n names (fetched by name_at), the nearest to `word` within a few letters; NULL when none is near. */
+const char *cli_nearest(const char *word, const char *(*name_at)(const void *ctx, int i), const void *ctx, int n);
+#endif

@@ -1,0 +1,150 @@
+/* main.c: the table of commands and the way from argv to an exit code. */
+#include "cli/commands.h"
+#include "cli/term.h"
+#include <locale.h>
+#include <stdio.h>
+#include <string.h>
+
+#define AT(f) offsetof(cli_opts, f)
+
+static const cli_flag run_flags[] = {
+    { "system", "system-prompt", CLI_TEXT, AT(system), "TEXT", "system message" },
+    { "image", NULL, CLI_LIST, AT(image), "FILE", "an image for the prompt (models with vision)" },
+    { "raw", NULL, CLI_BOOL, AT(raw), NULL, "no chat template: continue the text as it is" },
+    { "chat-template-kwargs", NULL, CLI_TEXT, AT(chat_template_kwargs), "JSON", "further variables for the template" },
+    { "json", NULL, CLI_BOOL, AT(json), NULL, "one JSON object at the end instead of streamed text" },
+    { "hash", NULL, CLI_OPTIONAL, AT(hash), "all", "print the SHA-256 of the logits rows tokens were chosen from; all: of every position" },
+    { "batch-with", NULL, CLI_INT, AT(batch_with), "N", "debug: share every step with N other sequences" },
+    { 0 },
+};
+static const cli_flag json_flags[] = { { "json", NULL, CLI_BOOL, AT(json), NULL, "one JSON object" }, { 0 } };
+static const cli_flag plan_flags[] = {
+    { "trace-ops", NULL, CLI_BOOL, AT(trace_ops), NULL, "run some steps and add time, GB/s and share of the read bandwidth" },
+    { "steps", NULL, CLI_INT, AT(steps), "N", "steps of one token to time (default 8)" },
+    { 0 },
+};
+static const cli_flag diff_flags[] = {
+    { "a", NULL, CLI_TEXT, AT(a), "DEVICE", "the first device (default cpu:c)" },
+    { "b", NULL, CLI_TEXT, AT(b), "DEVICE", "the second device (default auto)" },
+    { "steps", NULL, CLI_INT, AT(steps), "N", "steps of one token after the prompt (default 2)" },
+    { 0 },
+};
+static const cli_flag tokenize_flags[] = {
+    { "ids", NULL, CLI_BOOL, AT(ids), NULL, "only the ids, on one line" },
+    { "no-bos", NULL, CLI_BOOL, AT(no_bos), NULL, "do not add what the post-processor adds" },
+    { "special", NULL, CLI_BOOL, AT(special), NULL, "read special tokens spelled in the text as such" },
+    { "json", NULL, CLI_BOOL, AT(json), NULL, "a JSON array of ids" },
+    { 0 },
+};
+static const cli_flag detokenize_flags[] = {
+    { "special", NULL, CLI_BOOL, AT(special), NULL, "show special tokens" },
+    { 0 },
+};
+static const cli_flag template_flags[] = {
+    { "tokens", NULL, CLI_BOOL, AT(ids), NULL, "the ids of the rendered prompt instead of its text" },
+    { "chat-template-kwargs", NULL, CLI_TEXT, AT(chat_template_kwargs), "JSON", "further variables for the template" },
+    { 0 },
+};
+static const cli_flag score_flags[] = {
+    { "json", NULL, CLI_BOOL, AT(json), NULL, "one JSON line per token, then one for the whole" },
+    { "top", NULL, CLI_INT, AT(top), "K", "with each token the K likeliest ones (implies --json)" },
+    { "no-bos", NULL, CLI_BOOL, AT(no_bos), NULL, "do not add what the post-processor adds" },
+    { 0 },
+};
+
+static const cli_cmd commands[] = {
+    { "run", NULL, "MODEL [PROMPT]", "Answers one prompt, or chats when there is none and stdin is a terminal",
+      "The prompt is PROMPT, -p, -f or standard input. A prompt that does not fit the context is refused, never cut.\n"
+      "Text goes to stdout, speeds to stderr. Ctrl-C stops the answer; a second one within a second exits.\n",
+      { cli_flags_prompt, run_flags, cli_flags_sampling, cli_flags_model, cli_flags_find }, 1, 2, true, cmd_run },
+    { "import", NULL, "FILE.gguf OUT", "Turns a GGUF file into a checkpoint folder",
+      "OUT appears whole or not at all; it must not exist, or be an empty folder.\n", { NULL }, 2, 2, false, cmd_import },
+    { "list", "ls", "", "Lists the checkpoints in the cache and the model folders", NULL, { cli_flags_find, json_flags }, 0, 0, false, cmd_list },
+    { "show", NULL, "MODEL", "Shows a model: config, formats, size, memory, template, end tokens, sampling values", NULL,
+      { cli_flags_find, json_flags, cli_flags_model }, 1, 1, true, cmd_show },
+    { "plan", NULL, "MODEL", "Prints the recorded forward pass, one operation a line", NULL,
+      { plan_flags, cli_flags_model, cli_flags_find }, 1, 1, true, cmd_plan },
+    { "diff", NULL, "MODEL", "Runs a model on two devices and names the first operation whose bytes differ",
+      "Exit code 0: all equal; 1: something differs. Without a prompt a short built-in one is used.\n",
+      { diff_flags, cli_flags_prompt, cli_flags_model, cli_flags_find }, 1, 1, true, cmd_diff },
+    { "tokenize", NULL, "MODEL [TEXT]", "Shows the token ids of a text (or of standard input)", NULL,
+      { tokenize_flags, cli_flags_prompt, cli_flags_find }, 1, 2, true, cmd_tokenize },
+    { "detokenize", NULL, "MODEL [ID...]", "Shows the text of token ids (or of those on standard input)", NULL,
+      { detokenize_flags, cli_flags_find }, 1, CLI_MAX_ARGS, true, cmd_detokenize },
+    { "template", NULL, "MODEL [FILE]", "Renders the chat template for a file of messages (JSON; - or none: standard input)",
+      "FILE holds an array of messages, or an object with messages, tools and other variables.\n", { template_flags, cli_flags_find }, 1, 2,
+      true, cmd_template },
+    { "score", NULL, "MODEL [FILE]", "Log-likelihood and perplexity of a text",
+      "A text longer than the context is scored in consecutive windows, each starting afresh.\n",
+      { score_flags, cli_flags_prompt, cli_flags_model, cli_flags_find }, 1, 2, true, cmd_score },
+    { "doctor", NULL, "", "Checks this machine; each line is ok, warn or fail, with a remedy", NULL, { json_flags, cli_flags_find }, 0, 0, false, cmd_doctor },
+    { "devices", NULL, "", "Lists devices and free memory", NULL, { json_flags }, 0, 0, false, cmd_devices },
+    { "version", NULL, "", "Prints the version and what was compiled in", NULL, { json_flags }, 0, 0, false, cmd_version },
+};
+enum { N_COMMANDS = sizeof commands / sizeof *commands };
+
+static const char *command_name_at(const void *ctx, int i) { return commands[i].name; }
+
+static const cli_cmd *find_command(const char *name)
+{
+    for (int i = 0; i < N_COMMANDS; i++)
+        if (!strcmp(commands[i].name, name) || (commands[i].alias && !strcmp(commands[i].alias, name))) return &commands[i];
+    return NULL;
+}
+
+static void short_help(FILE *f)
+{
+    fprintf(f, "usage: cambium COMMAND ...\n\nRuns open-weight language models; the same bits on every machine.\n\n");
+    for (int i = 0; i < N_COMMANDS; i++) fprintf(f, "  %-11s %-16s %s\n", commands[i].name, commands[i].args, commands[i].summary);
+    fprintf(f, "\n`cambium help COMMAND` lists its flags.\n");
+}
+
+static int unknown_command(const char *name)
+{
+    const char *near = cli_nearest(name, command_name_at, NULL, N_COMMANDS);
+    fprintf(stderr, "error: unknown command %.60s", name);
+    fprintf(stderr, near ? "; did you mean %s?\n" : "; try `cambium help`%s\n", near ? near : "");
+    return 2;
+}
+
+/* Every command's own flags and the common ones. */
+static cli_cmd with_common(const cli_cmd *c)
+{
+    cli_cmd full = *c;
+    int g = 0;
+    while (full.groups[g]) g++;
+    full.groups[g] = cli_flags_common;
+    return full;
+}
+
+int main(int argc, char **argv)
+{
+    cb_err err = {0};
+    setlocale(LC_CTYPE, "");
+    if (argc < 2) {
+        short_help(stderr);
+        return 2;
+    }
+    const char *name = argv[1];
+    bool is_help = !strcmp(name, "help") || !strcmp(name, "--help") || !strcmp(name, "-h");
+    if (is_help && argc < 3) {
+        short_help(stdout);
+        return cli_exit_code(cli_flush(&err));
+    }
+    if (!strcmp(name, "--version") || !strcmp(name, "-V")) name = "version";
+    const cli_cmd *found = find_command(is_help ? argv[2] : name);
+    if (!found) return unknown_command(is_help ? argv[2] : name);
+    cli_cmd cmd = with_common(found);
+    cli_opts o;
+    cli_opts_init(&o);
+    if (is_help) o.help = true;
+    else if (cli_parse(&cmd, argc - 2, argv + 2, &o, &err) < 0) return cli_report(&err);
+    int rc = 0;
+    if (o.help) cli_help(&cmd);
+    else rc = cmd.run(&o, &err);
+    if (rc >= 0) {
+        int frc = cli_flush(&err);
+        if (frc < 0) rc = frc;
+    }
+    return rc < 0 ? cli_report(&err) : rc;
+}

@@ -1,0 +1,177 @@
+/* plan.c: `cambium plan`: the recorded forward pass, and with --trace-ops what each operation costs on this machine. */
+#include "base/clock.h"
+#include "base/mem.h"
+#include "base/pool.h"
+#include "cli/commands.h"
+#include "cli/term.h"
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_OPS = 1 << 16, N_KINDS = 40, PROBE_BYTES = 256 << 20 };
+
+typedef struct op_cost {
+    char name[64], kind[16];
+    double us;       /* sum over steps */
+    uint64_t bytes, flops;
+    int n;
+} op_cost;
+
+typedef struct trace {
+    op_cost *ops;    /* [MAX_OPS], grown on demand by the highest index seen */
+    int n_ops;
+} trace;
+
+static void on_op(void *ctx, const cb_tap *t)
+{
+    trace *tr = ctx;
+    if (t->op < 0 || t->op >= MAX_OPS) return;
+    op_cost *c = &tr->ops[t->op];
+    if (t->op >= tr->n_ops) tr->n_ops = t->op + 1;
+    if (!c->n) {
+        snprintf(c->name, sizeof c->name, "%s", t->name);
+        snprintf(c->kind, sizeof c->kind, "%s", t->kind);
+    }
+    c->us += t->us;
+    c->bytes += t->bytes;
+    c->flops += t->flops;
+    c->n++;
+}
+
+/* ---- read bandwidth ---- */
+
+typedef struct probe {
+    uint64_t *data;
+    size_t n;
+    uint64_t sum[256];
+} probe;
+
+static void probe_part(void *ctx, int member, int n_members)
+{
+    probe *p = ctx;
+    size_t per = p->n / (size_t)n_members, from = per * (size_t)member;
+    uint64_t a = 0, b = 0, c = 0, d = 0;
+    for (size_t i = from; i + 4 <= from + per; i += 4) a += p->data[i], b += p->data[i + 1], c += p->data[i + 2], d += p->data[i + 3];
+    p->sum[member] = a + b + c + d;
+}
+
+static void probe_fill(void *ctx, int member, int n_members)
+{
+    probe *p = ctx;
+    size_t per = p->n / (size_t)n_members;
+    memset(p->data + per * (size_t)member, member + 1, per * sizeof *p->data);
+}
+
+/* Best of some reads of 256 MiB by n_threads; GB/s, 0 when it cannot be measured. */
+static double read_bandwidth(int n_threads)
+{
+    probe p = { .n = PROBE_BYTES / sizeof(uint64_t) };
+    cb_pool *pool;
+    double best = 0;
+    if (cb_pool_open(n_threads, &pool, NULL) < 0) return 0;
+    if ((p.data = cb_alloc_aligned(PROBE_BYTES))) {
+        cb_pool_run(pool, probe_fill, &p);
+        for (int r = 0; r < 5; r++) {
+            double t0 = cb_now();
+            cb_pool_run(pool, probe_part, &p);
+            double v = PROBE_BYTES / (cb_now() - t0) / 1e9;
+            if (v > best) best = v;
+        }
+    }
+    cb_free_aligned(p.data);
+    cb_pool_close(pool);
+    return best;
+}
+
+/* ---- tables ---- */
+
+static void print_cost(const char *label, const char *kind, double us, double bytes, double flops, double total_us, double peak)
+{
+    double gbs = us > 0 ? bytes / us / 1e3 : 0;
+    printf("%-44.44s %-10.10s %9.1f %5.1f %%", label, kind, us, total_us > 0 ? 100 * us / total_us : 0);
+    if (bytes > 0) printf(" %8.2f GB/s %5.1f %%", gbs, peak > 0 ? 100 * gbs / peak : 0);
+    if (flops > 0 && bytes > 0) printf(" %9.2f GFLOP/s", us > 0 ? flops / us / 1e3 : 0);
+    putchar('\n');
+}
+
+static void print_trace(const trace *t, int steps, double peak)
+{
+    struct {
+        const char *kind;
+        double us, bytes, flops;
+        int n;
+    } kinds[N_KINDS];
+    int n_kinds = 0;
+    double total = 0, bytes = 0;
+    for (int i = 0; i < t->n_ops; i++) total += t->ops[i].us / steps, bytes += (double)t->ops[i].bytes / steps;
+    printf("%-44s %-10s %9s %7s %13s %7s\n", "operation", "kind", "us", "time", "weights", "of read");
+    for (int i = 0; i < t->n_ops; i++) {
+        const op_cost *c = &t->ops[i];
+        if (!c->n) continue;
+        print_cost(c->name, c->kind, c->us / steps, (double)c->bytes / steps, (double)c->flops / steps, total, peak);
+        int k = 0;
+        while (k < n_kinds && strcmp(kinds[k].kind, c->kind) != 0) k++;
+        if (k == n_kinds) {
+            if (k == N_KINDS) continue;
+            memset(&kinds[n_kinds++], 0, sizeof kinds[k]);
+            kinds[k].kind = c->kind;
+        }
+        kinds[k].us += c->us / steps, kinds[k].bytes += (double)c->bytes / steps, kinds[k].flops += (double)c->flops / steps, kinds[k].n++;
+    }
+    printf("\nby kind\n");
+    for (int k = 0; k < n_kinds; k++) {
+        char label[48];
+        snprintf(label, sizeof label, "%d x %s", kinds[k].n, kinds[k].kind);
+        print_cost(label, "", kinds[k].us, kinds[k].bytes, kinds[k].flops, total, peak);
+    }
+    print_cost("all", "", total, bytes, 0, total, peak);
+    printf("one token a step, mean of %d steps; each op is timed alone, which costs a barrier; read bandwidth %.2f GB/s\n", steps, peak);
+}
+
+static int run_steps(cb_engine *e, const cb_engine_info *in, int steps, trace *t, double *plain_us, cb_err *err)
+{
+    cb_session *s;
+    float *logits = cb_alloc_aligned((size_t)in->n_vocab * sizeof *logits);
+    int rc = logits ? cb_session_open(e, &s, err) : cb_fail(err, CB_ENOMEM, "no memory for a row of logits");
+    if (rc < 0) {
+        cb_free_aligned(logits);
+        return rc;
+    }
+    for (int i = 0; i < 2 * steps + 2 && rc == 0; i++) { /* two to warm up, then without and with the tap */
+        if (cb_session_length(s) >= in->ctx_size) cb_session_reset(s);
+        cb_row row = { s, (int32_t)(1 + i * 37 % (in->n_vocab - 1)), 1 };
+        if (i == steps + 2) cb_engine_set_tap(e, on_op, t);
+        double t0 = cb_now();
+        rc = cb_step(e, &row, 1, logits, err);
+        if (i >= 2 && i < steps + 2) *plain_us += (cb_now() - t0) * 1e6 / steps;
+    }
+    cb_engine_set_tap(e, NULL, NULL);
+    cb_session_close(s);
+    cb_free_aligned(logits);
+    return rc;
+}
+
+int cmd_plan(const cli_opts *o, cb_err *err)
+{
+    cli_model m = {0};
+    char *text = NULL;
+    int steps = o->steps == INT64_MIN ? 8 : (int)o->steps;
+    if (o->steps != INT64_MIN && (o->steps < 1 || o->steps > 10000)) return cb_fail(err, CB_EUSAGE, "--steps: 1 to 10000");
+    int rc = cli_model_open(&m, o, CLI_NEED_ENGINE, 0, 0, err);
+    if (rc == 0) rc = cb_engine_plan_text(m.engine, &text, err);
+    if (rc == 0) fputs(text, stdout);
+    if (rc == 0 && o->trace_ops) {
+        trace t = { .ops = cb_alloc_array(MAX_OPS, sizeof *t.ops) };
+        double plain_us = 0;
+        if (!t.ops) rc = cb_fail(err, CB_ENOMEM, "no memory for the trace");
+        if (rc == 0) rc = run_steps(m.engine, &m.info, steps, &t, &plain_us, err);
+        if (rc == 0) {
+            printf("\ndevice %s, %d threads\n", m.info.device, m.info.n_threads);
+            print_trace(&t, steps, read_bandwidth(m.info.n_threads));
+            printf("without timing each op: %.1f us a token, %.1f tok/s\n", plain_us, 1e6 / plain_us);
+        }
+        cb_free(t.ops);
+    }
+    free(text);
+    cli_model_close(&m);
+    return rc;
+}

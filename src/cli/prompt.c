@@ -1,0 +1,66 @@
+#include "cli/prompt.h"
+#include "base/json.h"
+#include "base/mem.h"
+#include "cli/term.h"
+#include <stdlib.h>
+#include <string.h>
+
+int prompt_add(json_t *messages, const char *role, const char *text, size_t n, cb_err *err)
+{
+    json_t *m = json_object();
+    if (m && json_object_set_new(m, "role", json_string(role)) == 0 && json_object_set_new(m, "content", cli_json_string(text, n)) == 0 &&
+        json_array_append(messages, m) == 0) {
+        json_decref(m);
+        return 0;
+    }
+    json_decref(m);
+    return cb_fail(err, CB_ENOMEM, "no memory for a message of %zu bytes", n);
+}
+
+json_t *prompt_messages(const char *system)
+{
+    json_t *a = json_array();
+    if (a && system && prompt_add(a, "system", system, strlen(system), NULL) < 0) {
+        json_decref(a);
+        a = NULL;
+    }
+    return a;
+}
+
+int prompt_render(const cli_model *m, const cli_opts *o, const json_t *messages, bool add_generation_prompt, char **text, size_t *n,
+                  cb_err *err)
+{
+    json_t *vars = NULL;
+    int rc = 0;
+    *text = NULL;
+    if (o->chat_template_kwargs) {
+        rc = cb_json_text("--chat-template-kwargs", o->chat_template_kwargs, strlen(o->chat_template_kwargs), &vars, err);
+        if (rc < 0) return err->code = CB_EUSAGE;
+        if (!json_is_object(vars)) rc = cb_fail(err, CB_EUSAGE, "--chat-template-kwargs: not a JSON object");
+        static const char *const reserved[] = { "messages", "tools", "add_generation_prompt" };
+        for (int i = 0; rc == 0 && i < 3; i++)
+            if (json_object_get(vars, reserved[i])) rc = cb_fail(err, CB_EUSAGE, "--chat-template-kwargs: %s is reserved", reserved[i]);
+    } else
+        vars = json_object();
+    char *json = NULL;
+    if (rc == 0 && json_object_set(vars, "messages", (json_t *)messages) == 0 &&
+        json_object_set_new(vars, "add_generation_prompt", json_boolean(add_generation_prompt)) == 0)
+        json = json_dumps(vars, JSON_COMPACT);
+    json_decref(vars);
+    if (rc < 0) return rc;
+    if (!json) return cb_fail(err, CB_ENOMEM, "no memory for the conversation");
+    rc = cb_template_render(m->tmpl, json, strlen(json), text, n, err);
+    free(json);
+    return rc;
+}
+
+int prompt_encode(const cli_model *m, const cli_opts *o, const json_t *messages, int32_t **ids, int *n_ids, cb_err *err)
+{
+    char *text;
+    size_t n;
+    int rc = prompt_render(m, o, messages, true, &text, &n, err);
+    /* The template writes its own BOS, so the tokenizer adds nothing. */
+    if (rc == 0) rc = cli_encode(m->tok, text, n, CB_ENCODE_PARSE_SPECIAL, ids, n_ids, err);
+    free(text);
+    return rc;
+}

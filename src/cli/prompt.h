@@ -1,0 +1,16 @@
+/* prompt.h: from what the user said to prompt ids, through the chat template. */
+#ifndef CB_CLI_PROMPT_H
+#define CB_CLI_PROMPT_H
+#include "cli/model.h"
+#include <jansson.h>
+
+/* An empty conversation; a system message first when text is not NULL. NULL without memory. */
+json_t *prompt_messages(const char *system);
+/* Appends one message. 0 or CB_ENOMEM. */
+int prompt_add(json_t *messages, const char *role, const char *text, size_t n, cb_err *err);
+/* Renders the template for the messages (borrowed) with --chat-template-kwargs. *text: free(). */
+int prompt_render(const cli_model *m, const cli_opts *o, const json_t *messages, bool add_generation_prompt, char **text, size_t *n,
+                  cb_err *err);
+/* Renders and encodes; *ids: cb_free. */
+int prompt_encode(const cli_model *m, const cli_opts *o, const json_t *messages, int32_t **ids, int *n_ids, cb_err *err);
+#endif
