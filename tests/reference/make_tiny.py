@@ -46,30 +46,30 @@ TINY = {
     "tiny-llama-4bit": spec(quant=affine(4, 64)),
     "tiny-llama-bf16": spec(hidden=48, heads=3, kv=1, dim=16, inter=64),
     "tiny-llama-f16": spec(hidden=48, heads=2, kv=2, dim=24, inter=48, dtype="float16"),
-    "tiny-llama-f32": spec(hidden=40, heads=2, kv=1, dim=20, inter=72, dtype="float32"),
-    "tiny-llama-2bit-g32": spec(quant=affine(2, 32), hidden=96, heads=3, kv=1, dim=32, inter=160, layers=3),
+    "tiny-llama-f32": spec(hidden=40, heads=2, kv=1, dim=20, inter=72, layers=1, dtype="float32"),
+    "tiny-llama-2bit-g32": spec(quant=affine(2, 32), hidden=96, heads=3, kv=1, dim=32, inter=160),
     "tiny-llama-2bit-g128": spec(quant=affine(2, 128), hidden=128, heads=4, kv=1, dim=32, inter=256),
     "tiny-llama-3bit": spec(quant=affine(3, 64), tied=False),
     "tiny-llama-3bit-g32-f16": spec(quant=affine(3, 32), hidden=96, heads=6, kv=3, dim=16, inter=96, dtype="float16"),
-    "tiny-llama-4bit-g32-f32": spec(quant=affine(4, 32), hidden=96, heads=3, kv=3, dim=32, inter=160, dtype="float32"),
-    "tiny-llama-4bit-g128": spec(quant=affine(4, 128), hidden=128, heads=2, kv=1, dim=64, inter=128),
+    "tiny-llama-4bit-g32-f32": spec(quant=affine(4, 32), hidden=96, heads=3, kv=3, dim=32, inter=160, layers=1, dtype="float32"),
+    "tiny-llama-4bit-g128": spec(quant=affine(4, 128), hidden=128, heads=2, kv=1, dim=64, inter=128, layers=1),
     "tiny-llama-5bit": spec(quant=affine(5, 64), heads=4, kv=4),
-    "tiny-llama-5bit-g32": spec(quant=affine(5, 32), hidden=96, heads=3, kv=1, dim=32, inter=96),
+    "tiny-llama-5bit-g32": spec(quant=affine(5, 32), hidden=96, heads=3, kv=1, dim=32, inter=96, layers=1),
     "tiny-llama-6bit": spec(quant=affine(6, 64)),
     "tiny-llama-6bit-g128": spec(quant=affine(6, 128), hidden=128, heads=2, kv=1, dim=64, inter=128, layers=1),
     "tiny-llama-8bit-g32": spec(quant=affine(8, 32), inter=96),
-    "tiny-llama-8bit": spec(quant=affine(8, 64)),
+    "tiny-llama-8bit": spec(quant=affine(8, 64), layers=1),
     "tiny-llama-mixed": spec(quant=affine(4, 64), tied=False, layers=3,
                              overrides={"lm_head": {"bits": 8, "group_size": 64}, "v_proj": {"bits": 6, "group_size": 32},
                                         "layers.1.mlp.down_proj": {"bits": 3, "group_size": 128},
                                         "layers.2.mlp.up_proj": {"bits": 4, "group_size": 32, "mode": "mxfp4"},
                                         "layers.0.self_attn.o_proj": False}),
-    "tiny-llama-mxfp4": spec(quant=mode("mxfp4"), hidden=96, heads=3, kv=1, dim=32, inter=160),
-    "tiny-llama-mxfp8": spec(quant=mode("mxfp8")),
+    "tiny-llama-mxfp4": spec(quant=mode("mxfp4"), hidden=96, heads=3, kv=1, dim=32, inter=160, layers=1),
+    "tiny-llama-mxfp8": spec(quant=mode("mxfp8"), layers=1),
     "tiny-llama-nvfp4": spec(quant=mode("nvfp4"), hidden=80, heads=5, kv=1, dim=16, inter=144),
     "tiny-gemma3-4bit": spec("gemma3_text", quant=affine(4, 64), layers=3, heads=4, kv=1, dim=32),
-    "tiny-gemma3-bf16": spec("gemma3_text", layers=3, heads=2, kv=1, dim=24, inter=32, vocab=272),
-    "tiny-gemma3-8bit-g32": spec("gemma3_text", quant=affine(8, 32), layers=3, heads=2, kv=2, dim=32, inter=64),
+    "tiny-gemma3-bf16": spec("gemma3_text", hidden=48, layers=2, pattern=2, heads=2, kv=1, dim=24, inter=32, vocab=272),
+    "tiny-gemma3-8bit-g32": spec("gemma3_text", quant=affine(8, 32), layers=2, pattern=2, heads=2, kv=2, dim=32, inter=64),
 }
 
 
@@ -232,14 +232,14 @@ def tiny_cases(path):
     from tokenizers import Tokenizer
     t = Tokenizer.from_file(os.path.join(path, "tokenizer.json"))
     rng = np.random.default_rng(7)
-    return [("prose", t.encode(prompts.TEXTS[0][1]).ids[:70]),
-            ("random", [int(x) for x in rng.integers(0, t.get_vocab_size(), 24)]),
-            ("mixed", t.encode(prompts.TEXTS[8][1]).ids[:20])]
+    return [("prose", t.encode(prompts.TEXTS[0][1]).ids[:48]),
+            ("random", [int(x) for x in rng.integers(0, t.get_vocab_size(), 16)]),
+            ("mixed", t.encode(prompts.TEXTS[8][1]).ids[:16])]
 
 
 def make_truth(name, path):
     cfg, w, _ = rm.load_mlx(path)
-    ref = refdata.Writer(cfg.vocab, 8, 8, 2, full_every=14)
+    ref = refdata.Writer(cfg.vocab, 8, 8, 2, full_every=13)
     hf = hf_model(path, cfg, w)
     parts = {k: [] for k in ("truth", "hf32", "hf16", "bf16", "mlx")}
     for case, ids in tiny_cases(path):
