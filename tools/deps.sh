@@ -1,10 +1,11 @@
 #!/bin/sh
-# deps.sh SET...: installs the Debian packages of the named sets: build, test, arm64. Does nothing, and needs no network, when
+# deps.sh SET...: installs the Debian packages of the named sets: build, test, fetch, arm64. Does nothing, and needs no network, when
 # all are there. With root or sudo it installs; otherwise it says what to do and fails. arm64 is optional: without it the
 # aarch64 part of `make test` is skipped by name.
 set -eu
 build="gcc make libc6-dev libjansson-dev libpcre2-dev libutf8proc-dev libedit-dev"
 test="libcmocka-dev binutils g++"
+fetch="curl unzip ca-certificates"
 arm64="gcc-aarch64-linux-gnu qemu-user libc6-dev:arm64 libjansson-dev:arm64 libpcre2-dev:arm64 libutf8proc-dev:arm64 libcmocka-dev:arm64"
 
 have() { # is every package of the list installed?
@@ -32,6 +33,7 @@ for set in "$@"; do
     case $set in
     build) list=$build ;;
     test) list=$test ;;
+    fetch) list=$fetch ;;
     arm64) list=$arm64 arch=arm64 ;;
     *) echo "deps.sh: no set named $set" >&2; exit 2 ;;
     esac
