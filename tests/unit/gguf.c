@@ -5,7 +5,7 @@
 #include <stdint.h>
 /* in this order: cmocka wants the four above */
 #include "io/gguf.h"
-#include "../ggufmake.h"
+#include "support/ggufmake.h"
 #include <cmocka.h>
 
 /* Parses f's file and expects it to be refused with a text that holds `want`. */
