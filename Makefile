@@ -57,6 +57,9 @@ $(B)/src/kernels/%.o: CFLAGS += -fno-trapping-math
 # Scalar fma is one instruction everywhere it matters; without -mfma gcc calls libm, which is right but slow.
 $(B)/src/kernels/%_c.o: CFLAGS += -O3
 
+# The commit is known to one file only, so that nothing else is compiled anew for it.
+$(B)/src/cli/system.o: CFLAGS += -DCB_COMMIT='"$(shell git -C $(CURDIR) rev-parse --short HEAD 2>/dev/null || echo unknown)"'
+
 $(B)/%.o: %.c
 	@mkdir -p $(@D)
 	@echo "  cc      $<"
@@ -133,6 +136,20 @@ compdb:
 	@tools/compdb.sh
 deps:
 	@tools/deps.sh build test arm64
+
+# On a fresh machine: packages, build, a small real model (from the network the first time), one streamed answer.
+.PHONY: demo help
+demo:
+	@tools/deps.sh build
+	@$(MAKE) --no-print-directory $(J) $(B)/cambium
+	@CAMBIUM=$(B)/cambium tools/demo.sh
+help:
+	@echo "make            release build: build/release/cambium, libcambium.a, libcambium.so"
+	@echo "make demo       install packages, build, fetch SmolLM2 135M, answer one prompt"
+	@echo "make test       all tests that need no GPU and no download"
+	@echo "make check-asan check-ubsan check-tsan check-aarch64    the tests, instrumented or emulated"
+	@echo "make fuzz-run T=NAME SECONDS=60    one fuzz target"
+	@echo "make lint fmt compdb install clean"
 
 VERSION := $(shell sed -n 's/.*cb_version(void).*"\([0-9.]*\)".*/\1/p' src/run/*.c)
 PREFIX  ?= /usr/local
