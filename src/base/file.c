@@ -3,8 +3,10 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -171,20 +173,44 @@ static bool is_empty_dir(const char *path)
     return empty;
 }
 
+/* Removes PATH.partial.PID of runs that were killed. */
+static void remove_stale(const char *path)
+{
+    const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
+    char *parent = slash ? cb_strndup(path, slash == path ? 1 : (size_t)(slash - path)) : cb_strdup(".");
+    DIR *d = parent ? opendir(parent) : NULL;
+    size_t n = strlen(base);
+    for (struct dirent *e; d && (e = readdir(d));) {
+        static const char mark[] = ".partial.";
+        char *end, full[4096];
+        if (strncmp(e->d_name, base, n) || strncmp(e->d_name + n, mark, sizeof mark - 1)) continue;
+        long pid = strtol(e->d_name + n + sizeof mark - 1, &end, 10);
+        if (*end || pid <= 0 || kill((pid_t)pid, 0) == 0 || errno != ESRCH) continue;
+        int fd = openat(dirfd(d), e->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        if (fd < 0) continue;
+        if (flock(fd, LOCK_EX | LOCK_NB) == 0 && join(full, sizeof full, parent, e->d_name, NULL) == 0) remove_flat_dir(full);
+        close(fd);
+    }
+    if (d) closedir(d);
+    cb_free(parent);
+}
+
 int cb_outdir_open(cb_outdir *o, const char *path, cb_err *err)
 {
     struct stat st;
-    *o = (cb_outdir){0};
+    *o = (cb_outdir){.fd = -1};
     if (stat(path, &st) == 0 && !is_empty_dir(path))
         return cb_fail(err, CB_EUSAGE, "%s: exists already; name a new folder or remove it first", path);
-    *o = (cb_outdir){.path = cb_strdup(path), .tmp = tmp_name(path)};
+    *o = (cb_outdir){.path = cb_strdup(path), .tmp = tmp_name(path), .fd = -1};
     int rc = 0;
     if (!o->path || !o->tmp) rc = cb_fail(err, CB_ENOMEM, "%s: no memory", path);
     else {
         size_t n = strlen(o->path);
         while (n > 1 && o->path[n - 1] == '/') o->path[--n] = 0;
+        remove_stale(o->path);
         remove_flat_dir(o->tmp);
         if (mkdir(o->tmp, 0777) != 0) rc = os_fail(err, o->tmp, "create folder");
+        else if ((o->fd = open(o->tmp, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) >= 0) flock(o->fd, LOCK_EX | LOCK_NB);
         if (rc == CB_ENOTFOUND) rc = err ? (err->code = CB_EIO) : CB_EIO;
     }
     if (rc < 0) cb_outdir_abort(o);
@@ -194,14 +220,11 @@ int cb_outdir_open(cb_outdir *o, const char *path, cb_err *err)
 int cb_outdir_commit(cb_outdir *o, cb_err *err)
 {
     int rc = 0;
-    int fd = open(o->tmp, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd >= 0) {
-        fsync(fd);
-        close(fd);
-    }
+    if (o->fd >= 0) fsync(o->fd);
     /* rename() replaces an empty folder, and fails if someone filled it meanwhile */
     if (rename(o->tmp, o->path) != 0) rc = os_fail(err, o->path, "rename into place");
     else {
+        if (o->fd >= 0) close(o->fd);
         cb_free(o->tmp);
         o->tmp = NULL;
     }
@@ -211,7 +234,10 @@ int cb_outdir_commit(cb_outdir *o, cb_err *err)
 
 void cb_outdir_abort(cb_outdir *o)
 {
-    if (o->tmp) remove_flat_dir(o->tmp);
+    if (o->tmp) {
+        remove_flat_dir(o->tmp);
+        if (o->fd >= 0) close(o->fd);
+    }
     cb_free(o->tmp);
     cb_free(o->path);
     *o = (cb_outdir){0};

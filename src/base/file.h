@@ -26,11 +26,13 @@ int cb_outfile_open(cb_outfile *o, const char *path, cb_err *err);
 int cb_outfile_commit(cb_outfile *o, cb_err *err);
 void cb_outfile_abort(cb_outfile *o);
 
-/* A folder that appears whole: make `tmp` beside `path`, fill it, then commit renames it. */
+/* A folder that appears whole: make `tmp` beside `path`, fill it with files, then commit renames it. */
 typedef struct cb_outdir {
     char *path, *tmp;
+    int fd; /* of tmp, locked while we live; valid while tmp is set */
 } cb_outdir;
-/* `path` must not exist or must be an empty folder: CB_EUSAGE otherwise. Leftovers of killed runs are removed. */
+/* `path` must not exist or must be an empty folder: CB_EUSAGE otherwise. Leftovers of killed runs for the same path are
+ * removed: folders of our naming that nobody holds locked and whose process is gone. */
 int cb_outdir_open(cb_outdir *o, const char *path, cb_err *err);
 int cb_outdir_commit(cb_outdir *o, cb_err *err);
 void cb_outdir_abort(cb_outdir *o);
