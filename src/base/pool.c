@@ -8,7 +8,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { MAX_THREADS = 256, SPIN = 20000 };
+/* 1200 pauses are about 50 microseconds where a pause takes 140 cycles; longer spins hurt when cores are shared. */
+enum { MAX_THREADS = 256, SPIN = 1200 };
 
 /* A word that others wait on, alone in its cache line. */
 typedef struct cell {
