@@ -160,11 +160,13 @@ typedef struct cb_jparse {
     bool has_ahead;
     int depth;
     int in_loop;      /* nesting of for loops inside the innermost macro */
-    bool soft;        /* inside an if: an unknown filter fails only when it is reached */
+    bool soft;        /* inside an if: an unknown filter or test fails only when it is reached */
+    const cb_jnode *unknown; /* an unknown one outside of an if: fails unless a conditional expression turns out to hold it */
     uint8_t *special; /* flags of the innermost macro or call block, or NULL */
 } cb_jparse;
 
 void *cb_jp_fail(cb_jparse *p, uint32_t pos, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+void *cb_jp_no_memory(cb_jparse *p);
 cb_jnode *cb_jp_node(cb_jparse *p, int kind, uint32_t pos);
 /* Makes n at least one higher than child; fails when too high. */
 void cb_jp_above(cb_jparse *p, cb_jnode *n, const cb_jnode *child);

@@ -46,7 +46,7 @@ static cb_jnode *constant(cb_jparse *p, cb_jv v, uint32_t pos)
 static bool make_str(cb_jparse *p, const char *s, size_t n, cb_jv *v)
 {
     cb_jstr *str = cb_arena_get(&p->t->arena, sizeof *str);
-    if (!str) return cb_jp_fail(p, p->cur.pos, "out of memory"), false;
+    if (!str) return cb_jp_no_memory(p), false;
     *str = (cb_jstr){.s = s, .n = n, .n_chars = cb_j_count_chars(s, n)};
     *v = (cb_jv){.type = CB_J_STR, .s = str};
     return true;
@@ -69,7 +69,7 @@ static cb_jnode *strings(cb_jparse *p)
         n = b.n;
         s = cb_buf_ok(&b) ? cb_arena_strndup(&p->t->arena, b.data, b.n) : NULL;
         cb_buf_fini(&b);
-        if (!s) return cb_jp_fail(p, t.pos, "out of memory");
+        if (!s) return cb_jp_no_memory(p);
     }
     cb_jv v;
     return make_str(p, s, n, &v) ? constant(p, v, t.pos) : NULL;
@@ -264,8 +264,7 @@ static bool func_name(cb_jparse *p, cb_jnode *n, bool is_test)
     if (p->cur.type != CB_JT_NAME) return cb_jp_fail(p, p->cur.pos, "expected the name of a %s", is_test ? "test" : "filter");
     cb_jtoken t = p->cur;
     n->fn = is_test ? cb_j_find_test(t.s, t.n) : cb_j_find_filter(t.s, t.n);
-    if (!n->fn && !p->soft)
-        return cb_jp_fail(p, t.pos, "unknown %s '%.*s'", is_test ? "test" : "filter", (int)(t.n < 40 ? t.n : 40), t.s), false;
+    if (!n->fn && !p->soft && !p->unknown) p->unknown = n;
     n->pos = t.pos;
     cb_jp_next(p);
     return make_str(p, t.s, t.n, &n->value);
@@ -445,9 +444,11 @@ static cb_jnode *disjunction(cb_jparse *p)
 static cb_jnode *condition(cb_jparse *p)
 {
     bool soft = p->soft; /* jinja2 looks up filters of a conditional expression late */
+    const cb_jnode *unknown = p->unknown;
     cb_jnode *n = disjunction(p);
     for (uint32_t pos; n && (pos = p->cur.pos, cb_jp_skip_name(p, "if"));) {
         p->soft = true;
+        p->unknown = unknown;
         n = binary(p, CB_JN_COND, 0, n, disjunction(p), pos);
         if (n && cb_jp_skip_name(p, "else")) {
             n->c = condition(p);
@@ -508,6 +509,9 @@ cb_jnode *cb_jp_tuple(cb_jparse *p, bool with_cond, const char *end_word, bool p
 /* Only names, and tuples of targets, can be assigned to. */
 static bool assignable(cb_jparse *p, const cb_jnode *n)
 {
+    const cb_jstr *name = n->kind == CB_JN_NAME ? p->t->names[n->name] : NULL;
+    if (name && p->in_loop && name->n == 4 && !memcmp(name->s, "loop", 4))
+        return cb_jp_fail(p, n->pos, "can't assign to the special variable loop in a for loop"), false;
     if (n->kind == CB_JN_NAME || n->kind == CB_JN_NSREF) return true;
     if (n->kind != CB_JN_TUPLE && n->kind != CB_JN_LIST) return cb_jp_fail(p, n->pos, "can't assign to this"), false;
     for (const cb_jnode *e = n->list; e; e = e->next)

@@ -175,12 +175,11 @@ CB_JFN(first)
     return r->rc ? cb_j_undef() : cb_j_hint(r, "No first item, sequence was empty.");
 }
 
-static bool reversible(cb_jv v) { return v.type != CB_J_GEN && v.type > CB_J_UNDEF && cb_j_iterable(v); }
+static bool reversible(cb_jv v) { return v.type != CB_J_GEN && cb_j_iterable(v); }
 
 CB_JFN(last)
 {
-    if (!reversible(v) && !cb_j_refuse_undef(r, v)) return cb_j_fail(r, "'%s' object is not reversible", cb_j_type_name(v));
-    if (r->rc) return cb_j_undef();
+    if (!reversible(v)) return cb_j_fail(r, "'%s' object is not reversible", cb_j_type_name(v));
     int64_t n = cb_j_len(r, v);
     if (!n) return cb_j_hint(r, "No last item, sequence was empty.");
     if (v.type != CB_J_DICT && v.type != CB_J_VIEW) return cb_j_getitem(r, v, cb_j_int(n - 1));

@@ -79,17 +79,16 @@ static CB_JFN(strftime_now)
         localtime_r(&t, &tm);
     }
     /* Python's clock here has no zone: %z and %Z are empty. Microseconds are not kept. */
-    cb_buf b;
-    cb_buf_init(&b, 0);
+    char fmt[3 * 200 + 2], text[2048];
+    size_t k = 0;
     for (size_t i = 0; i < f->n; i++) {
-        if (f->s[i] != '%' || i + 1 == f->n) cb_buf_putc(&b, f->s[i]);
-        else if (f->s[++i] == 'f') cb_buf_puts(&b, "000000");
-        else if (f->s[i] != 'z' && f->s[i] != 'Z') cb_buf_putc(&b, '%'), cb_buf_putc(&b, f->s[i]);
+        if (f->s[i] != '%' || i + 1 == f->n) fmt[k++] = f->s[i];
+        else if (f->s[++i] == 'f') memcpy(fmt + k, "000000", 6), k += 6;
+        else if (f->s[i] != 'z' && f->s[i] != 'Z') fmt[k++] = '%', fmt[k++] = f->s[i];
     }
-    cb_buf_putc(&b, '.'); /* so that an empty result differs from none */
-    char text[2048];
-    size_t n = cb_buf_ok(&b) ? strftime(text, sizeof text, b.data, &tm) : 0;
-    cb_buf_fini(&b);
+    fmt[k++] = '.'; /* so that an empty result differs from none */
+    fmt[k] = 0;
+    size_t n = strftime(text, sizeof text, fmt, &tm);
     if (!n) return cb_j_fail(r, "strftime_now: bad format");
     return cb_j_str_copy(r, text, n - 1);
 }
@@ -178,7 +177,7 @@ static CB_JFN(cycler_reset)
 #define HIDDEN(name) {name, NULL, NULL, NULL, 0}
 
 static const cb_jfunc dict_methods[] = {
-    {"get", cb_jf_get, NULL, "key,default", 1},
+    {"get", cb_jf_get, NULL, "/key,/default", 1},
     {"items", cb_jf_dict_items, NULL, "", 0},
     {"keys", cb_jf_keys, NULL, "", 0},
     {"values", cb_jf_values, NULL, "", 0},

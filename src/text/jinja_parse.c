@@ -19,9 +19,13 @@ void *cb_jp_fail(cb_jparse *p, uint32_t pos, const char *fmt, ...)
     va_end(ap);
     int line, col;
     cb_jinja_where(p->t, pos, &line, &col);
-    bool memory = p->t->arena.failed;
-    p->rc = cb_fail(p->err, memory ? CB_ENOMEM : CB_EFORMAT, "%s: line %d, column %d: %s", p->t->name, line, col,
-                    memory ? "out of memory" : text);
+    p->rc = cb_fail(p->err, CB_EFORMAT, "%s: line %d, column %d: %s", p->t->name, line, col, text);
+    return NULL;
+}
+
+void *cb_jp_no_memory(cb_jparse *p)
+{
+    if (!p->rc) p->rc = cb_fail(p->err, CB_ENOMEM, "%s: out of memory", p->t->name);
     return NULL;
 }
 
@@ -29,7 +33,7 @@ cb_jnode *cb_jp_node(cb_jparse *p, int kind, uint32_t pos)
 {
     if (p->rc) return NULL;
     cb_jnode *n = cb_arena_get(&p->t->arena, sizeof *n);
-    if (!n) return cb_jp_fail(p, pos, "out of memory");
+    if (!n) return cb_jp_no_memory(p);
     n->kind = (uint8_t)kind;
     n->pos = pos;
     n->height = 1;
@@ -130,7 +134,7 @@ uint32_t cb_jp_name_id(cb_jparse *p, const char *s, size_t n)
     if (id != UINT32_MAX) return id;
     cb_jstr *str = cb_arena_get(&t->arena, sizeof *str);
     if (!str || (t->n_names == t->cap_names && !grow_names(t))) {
-        cb_jp_fail(p, p->cur.pos, "out of memory");
+        cb_jp_no_memory(p);
         return 0;
     }
     *str = (cb_jstr){.s = s, .n = n, .n_chars = cb_j_count_chars(s, n)};
@@ -158,7 +162,9 @@ static bool body(cb_jparse *p, cb_jnode *parent, cb_jnode **head, const char *co
 static cb_jnode *parse_for(cb_jparse *p, cb_jnode *n)
 {
     bool soft = p->soft;
+    p->in_loop++;
     n->a = cb_jp_target(p, "in", false);
+    p->in_loop--;
     if (!n->a) return NULL;
     if (!cb_jp_skip_name(p, "in")) return cb_jp_fail(p, p->cur.pos, "expected 'in'");
     n->b = cb_jp_tuple(p, false, "recursive", false);
@@ -167,7 +173,7 @@ static cb_jnode *parse_for(cb_jparse *p, cb_jnode *n)
     if (cb_jp_skip_name(p, "if") && !(n->c = cb_jp_expression(p))) return NULL;
     if (cb_jp_is_name(p, "recursive")) return cb_jp_fail(p, p->cur.pos, "recursive loops are not supported");
     p->in_loop++;
-    if (!body(p, n, &n->list, ENDS("endfor", "else"))) return NULL;
+    if (!body(p, n, &n->list, ENDS("else", "endfor"))) return NULL;
     p->in_loop--;
     if (cb_jp_skip_name(p, "else") && !body(p, n, &n->other, ENDS("endfor"))) return NULL;
     cb_jp_next(p);
@@ -360,7 +366,7 @@ static cb_jnode *data(cb_jparse *p)
 {
     cb_jnode *n = cb_jp_node(p, CB_JN_DATA, p->cur.pos);
     cb_jstr *s = n ? cb_arena_get(&p->t->arena, sizeof *s) : NULL;
-    if (!s) return cb_jp_fail(p, p->cur.pos, "out of memory");
+    if (!s) return cb_jp_no_memory(p);
     *s = (cb_jstr){.s = p->cur.s, .n = p->cur.n};
     n->value = (cb_jv){.type = CB_J_STR, .s = s};
     cb_jp_next(p);
@@ -376,6 +382,14 @@ static cb_jnode *output(cb_jparse *p)
     return cb_jp_expect(p, CB_JT_VAR_END, "'}}'") ? n : NULL;
 }
 
+static bool unknown(cb_jparse *p)
+{
+    const cb_jstr *s = p->unknown->value.s;
+    cb_jp_fail(p, p->unknown->pos, "unknown %s '%.*s'", p->unknown->kind == CB_JN_TEST ? "test" : "filter",
+               (int)(s->n < 40 ? s->n : 40), s->s);
+    return false;
+}
+
 static bool statements(cb_jparse *p, cb_jnode *parent, cb_jnode **head, const char *const *ends)
 {
     for (cb_jnode **tail = head; !p->rc; ) {
@@ -389,10 +403,12 @@ static bool statements(cb_jparse *p, cb_jnode *parent, cb_jnode **head, const ch
             n = statement(p);
         } else {
             if (!ends) return true;
+            while (ends[1]) ends++; /* the last one always ends the block */
             return cb_jp_fail(p, parent->pos, "this block is not closed: '%s' is missing", *ends), false;
         }
         if (!n) break;
-        if (parent) cb_jp_above(p, parent, n);
+        if (p->unknown) return unknown(p);
+        cb_jp_above(p, parent, n);
         *tail = n;
         tail = &n->next;
     }

@@ -65,13 +65,13 @@ static bool is_case_ignorable(uint32_t cp)
            c == UTF8PROC_CATEGORY_SK;
 }
 
-/* A capital sigma ends a word when a letter is before it and none after. */
-static bool final_sigma(const cb_jstr *s, size_t i, size_t next)
+/* A capital sigma ends a word when a letter is before it (from byte `from` on) and none after. */
+static bool final_sigma(const cb_jstr *s, size_t from, size_t i, size_t next)
 {
     uint32_t cp = 0;
     size_t k = i, skip;
     do {
-        if (!k) return false;
+        if (k <= from) return false;
         k = char_before(s->s, k);
         cp = char_at(s, k, &skip);
     } while (is_case_ignorable(cp));
@@ -91,7 +91,7 @@ static void put_char(cb_jr *r, uint32_t cp)
     cb_j_out(r, b, (size_t)cb_utf8_encode(b, cp));
 }
 
-static void put_case(cb_jr *r, const cb_jstr *s, size_t i, size_t next, uint32_t cp, int to)
+static void put_case(cb_jr *r, const cb_jstr *s, size_t from, size_t i, size_t next, uint32_t cp, int to)
 {
     if (cp < 0x80) {
         char c = (char)cp;
@@ -100,7 +100,7 @@ static void put_case(cb_jr *r, const cb_jstr *s, size_t i, size_t next, uint32_t
     }
     if (to == TO_LOWER) {
         if (cp == 0x130) return put_char(r, 'i'), put_char(r, 0x307);
-        if (cp == 0x3a3) return put_char(r, cb_j_pay(r, 1) && final_sigma(s, i, next) ? 0x3c2 : 0x3c3);
+        if (cp == 0x3a3) return put_char(r, cb_j_pay(r, 1) && final_sigma(s, from, i, next) ? 0x3c2 : 0x3c3);
         return put_char(r, (uint32_t)utf8proc_tolower((utf8proc_int32_t)cp));
     }
     for (int lo = 0, hi = cb_jcase_count; lo < hi;) {
@@ -142,9 +142,11 @@ static cb_jv recase(cb_jr *r, cb_jv v, case_rule rule)
     if (r->rc || !cb_j_pay(r, v.s->n / 4)) return cb_j_undef();
     size_t mark = cb_j_begin(r);
     uint32_t prev = 0;
-    for (size_t i = 0, next; i < v.s->n && !r->rc; i = next) {
+    for (size_t i = 0, next, from = 0; i < v.s->n && !r->rc; i = next) {
         uint32_t cp = char_at(v.s, i, &next);
-        put_case(r, v.s, i, next, cp, rule(prev, cp, i == 0));
+        int to = rule(prev, cp, i == 0);
+        if (rule == rule_words && to == TO_UPPER) from = next; /* jinja2 lowers the rest of the word on its own */
+        put_case(r, v.s, from, i, next, cp, to);
         prev = cp;
     }
     return cb_j_end(r, mark);
@@ -548,15 +550,15 @@ static CB_JRAW(unsupported) { return cb_j_fail(r, "this string method is not sup
 static const cb_jfunc str_methods[] = {
     {"capitalize", cb_jf_capitalize, NULL, "", 0},
     {"casefold", cb_jf_lower, NULL, "", 0},
-    {"center", cb_jf_center, NULL, "width,fillchar", 1},
-    {"count", cb_jf_count, NULL, "sub,start,end", 1},
+    {"center", cb_jf_center, NULL, "/width,/fillchar", 1},
+    {"count", cb_jf_count, NULL, "/sub,/start,/end", 1},
     {"encode", NULL, cb_jf_unsupported, NULL, 0},
-    {"endswith", cb_jf_endswith, NULL, "suffix,start,end", 1},
+    {"endswith", cb_jf_endswith, NULL, "/suffix,/start,/end", 1},
     {"expandtabs", NULL, cb_jf_unsupported, NULL, 0},
-    {"find", cb_jf_find, NULL, "sub,start,end", 1},
+    {"find", cb_jf_find, NULL, "/sub,/start,/end", 1},
     {"format", NULL, cb_j_format, NULL, 0},
     {"format_map", NULL, cb_jf_unsupported, NULL, 0},
-    {"index", cb_jf_index, NULL, "sub,start,end", 1},
+    {"index", cb_jf_index, NULL, "/sub,/start,/end", 1},
     {"isalnum", cb_jf_isalnum, NULL, "", 0},
     {"isalpha", cb_jf_isalpha, NULL, "", 0},
     {"isascii", cb_jf_isascii, NULL, "", 0},
@@ -569,30 +571,30 @@ static const cb_jfunc str_methods[] = {
     {"isspace", cb_jf_isspace, NULL, "", 0},
     {"istitle", NULL, cb_jf_unsupported, NULL, 0},
     {"isupper", cb_jf_isupper, NULL, "", 0},
-    {"join", cb_jf_str_join, NULL, "iterable", 1},
-    {"ljust", cb_jf_ljust, NULL, "width,fillchar", 1},
+    {"join", cb_jf_str_join, NULL, "/iterable", 1},
+    {"ljust", cb_jf_ljust, NULL, "/width,/fillchar", 1},
     {"lower", cb_jf_lower, NULL, "", 0},
-    {"lstrip", cb_jf_lstrip, NULL, "chars", 0},
+    {"lstrip", cb_jf_lstrip, NULL, "/chars", 0},
     {"maketrans", NULL, cb_jf_unsupported, NULL, 0},
-    {"partition", cb_jf_partition, NULL, "sep", 1},
-    {"removeprefix", cb_jf_removeprefix, NULL, "prefix", 1},
-    {"removesuffix", cb_jf_removesuffix, NULL, "suffix", 1},
-    {"replace", cb_jf_replace, NULL, "old,new,count", 2},
-    {"rfind", cb_jf_rfind, NULL, "sub,start,end", 1},
-    {"rindex", cb_jf_rindex, NULL, "sub,start,end", 1},
-    {"rjust", cb_jf_rjust, NULL, "width,fillchar", 1},
-    {"rpartition", cb_jf_rpartition, NULL, "sep", 1},
+    {"partition", cb_jf_partition, NULL, "/sep", 1},
+    {"removeprefix", cb_jf_removeprefix, NULL, "/prefix", 1},
+    {"removesuffix", cb_jf_removesuffix, NULL, "/suffix", 1},
+    {"replace", cb_jf_replace, NULL, "/old,/new,/count", 2},
+    {"rfind", cb_jf_rfind, NULL, "/sub,/start,/end", 1},
+    {"rindex", cb_jf_rindex, NULL, "/sub,/start,/end", 1},
+    {"rjust", cb_jf_rjust, NULL, "/width,/fillchar", 1},
+    {"rpartition", cb_jf_rpartition, NULL, "/sep", 1},
     {"rsplit", cb_jf_rsplit, NULL, "sep,maxsplit", 0},
-    {"rstrip", cb_jf_rstrip, NULL, "chars", 0},
+    {"rstrip", cb_jf_rstrip, NULL, "/chars", 0},
     {"split", cb_jf_split, NULL, "sep,maxsplit", 0},
     {"splitlines", cb_jf_splitlines, NULL, "keepends", 0},
-    {"startswith", cb_jf_startswith, NULL, "prefix,start,end", 1},
-    {"strip", cb_jf_strip, NULL, "chars", 0},
+    {"startswith", cb_jf_startswith, NULL, "/prefix,/start,/end", 1},
+    {"strip", cb_jf_strip, NULL, "/chars", 0},
     {"swapcase", cb_jf_swapcase, NULL, "", 0},
     {"title", cb_jf_title, NULL, "", 0},
     {"translate", NULL, cb_jf_unsupported, NULL, 0},
     {"upper", cb_jf_upper, NULL, "", 0},
-    {"zfill", cb_jf_zfill, NULL, "width", 1},
+    {"zfill", cb_jf_zfill, NULL, "/width", 1},
 };
 
 const cb_jfunc *cb_j_find_str_method(const char *s, size_t n)

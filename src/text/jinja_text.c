@@ -138,6 +138,10 @@ static void put_other(cb_jr *r, cb_jv v)
         if (def->kind == CB_JN_MACRO) put_quoted(r, r->t->names[def->name]);
         else out_c(r, "anonymous");
         out_c(r, ">");
+    } else if (v.type == CB_J_LOOP) {
+        int64_t i = cb_j_loop_attr(r, v, "index", 5).i, n = cb_j_len(r, v);
+        snprintf(text, sizeof text, "<LoopContext %" PRId64 "/%" PRId64 ">", i, n);
+        out_c(r, text);
     } else {
         snprintf(text, sizeof text, "<%s object>", cb_j_type_name(v));
         out_c(r, text);

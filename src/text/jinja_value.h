@@ -103,8 +103,8 @@ typedef struct cb_jcall {
     int n_kw;
 } cb_jcall;
 
-/* A filter, test, method or function. `params` names the parameters after the first value, comma-separated; the call is
- * bound to them and absent ones are CB_J_MISSING. NULL params: `raw` gets the call as it is. */
+/* A filter, test, method or function. `params` names the parameters after the first value, comma-separated ("/name": by
+ * position only); the call is bound to them and absent ones are CB_J_MISSING. NULL params: `raw` gets the call as it is. */
 enum { CB_JMAX_PARAMS = 6 };
 typedef struct cb_jfunc {
     const char *name;
