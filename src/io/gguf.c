@@ -53,8 +53,8 @@ static char *take_name(cb_gguf *g, reader *r, const char *what, uint64_t i, cb_e
         return NULL;
     }
     for (size_t k = 0; k < n; k++)
-        if ((uint8_t)s[k] < 0x20 || s[k] == 0x7f) {
-            cb_fail(err, CB_EFORMAT, "%s: the name of %s %" PRIu64 " holds a control character", g->file, what, i);
+        if (s[k] < 0x20 || s[k] > 0x7e) { /* char may be signed: both ways, bytes above 127 are refused */
+            cb_fail(err, CB_EFORMAT, "%s: the name of %s %" PRIu64 " is not printable ASCII", g->file, what, i);
             return NULL;
         }
     char *name = cb_arena_strndup(&g->arena, s, n);
