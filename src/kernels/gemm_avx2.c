@@ -28,10 +28,10 @@ CB_INLINE void unpack_quad(__m256i t, int bits, bool fp4, int16_t *out)
     const int pack = 8 / bits;
     const __m256i mask = _mm256_set1_epi16((short)((1 << bits) - 1));
     if (fp4) {
-        const __m256i value = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12));
+        const __m128i twice = _mm_setr_epi8(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12);
         for (int j = 0; j < 2; j++) {
             __m256i v = _mm256_and_si256(_mm256_srli_epi16(t, 4 * j), _mm256_set1_epi8(15));
-            v = _mm256_shuffle_epi8(value, v);
+            v = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(twice), v);
             _mm256_store_si256((void *)(out + 64 * j), _mm256_srai_epi16(_mm256_slli_epi16(v, 8), 8));
             _mm256_store_si256((void *)(out + 64 * j + 32), _mm256_srai_epi16(v, 8));
         }
@@ -61,7 +61,7 @@ CB_INLINE void unpack(const gemm *g, const uint8_t *w, size_t from, size_t to, i
 /* Groups of CB_FMT_PLANES: w = 128*high + low - 16384 */
 static void unpack_planes(const gemm *g, const uint8_t *w, int g0, int g1)
 {
-    const __m256i low = _mm256_set1_epi16(255), zero = _mm256_set1_epi16(16384);
+    const __m256i zero = _mm256_set1_epi16(16384);
     size_t row = g->mm->row_bytes;
     int16_t *out = g->panel;
     for (int i = g0; i < g1; i++)
@@ -72,8 +72,7 @@ static void unpack_planes(const gemm *g, const uint8_t *w, int g0, int g1)
                 cb_load_unit(p, row, h);
                 cb_load_unit(p + 64, row, l);
                 for (int q = 0; q < 4; q++) {
-                    __m256i c0 = _mm256_add_epi16(_mm256_slli_epi16(_mm256_and_si256(h[q], low), 7), _mm256_and_si256(l[q], low));
-                    __m256i c1 = _mm256_add_epi16(_mm256_srli_epi16(_mm256_andnot_si256(low, h[q]), 1), _mm256_srli_epi16(l[q], 8));
+                    __m256i c0 = cb_planes_even(h[q], l[q]), c1 = cb_planes_odd(h[q], l[q]);
                     _mm256_store_si256((void *)(out + 64 * q + 16 * half), _mm256_sub_epi16(c0, zero));
                     _mm256_store_si256((void *)(out + 64 * q + 32 + 16 * half), _mm256_sub_epi16(c1, zero));
                 }
@@ -100,22 +99,30 @@ static size_t unpack_segment(const gemm *g, const uint8_t *w, int g0, int g1)
 
 /* ---- inner loop ---------------------------------------------------------------------------------------------------- */
 
-/* a[row][half] = sum over n pairs of four activation vectors with the panel. */
-CB_INLINE void mac(const int16_t *const x[4], const int16_t *w, int n, __m256i a[4][2])
+/* One activation vector with both halves of a pair; the sums are named, as gcc would keep an array in memory. */
+#define MAC(X, S0, S1)                                                                                                    \
+    do {                                                                                                                  \
+        __m256i v = cb_bcast4(X + 2 * i);                                                                                 \
+        S0 = _mm256_add_epi32(S0, _mm256_madd_epi16(v, w0));                                                              \
+        S1 = _mm256_add_epi32(S1, _mm256_madd_epi16(v, w1));                                                              \
+    } while (0)
+
+/* a[row][half] = sum over n pairs of four activation vectors with the panel. Not inlined, so that the eight sums have the
+ * registers for themselves. */
+static __attribute__((noinline)) void mac(const int16_t *const x[4], const int16_t *w, int n, __m256i a[4][2])
 {
-    __m256i s[8];
-    for (int i = 0; i < 8; i++) s[i] = _mm256_setzero_si256();
+    const int16_t *x0 = x[0], *x1 = x[1], *x2 = x[2], *x3 = x[3];
+    __m256i a00 = _mm256_setzero_si256(), a01 = a00, a10 = a00, a11 = a00, a20 = a00, a21 = a00, a30 = a00, a31 = a00;
 #pragma GCC unroll 4
     for (int i = 0; i < n; i++, w += 32) {
         __m256i w0 = _mm256_load_si256((const void *)w), w1 = _mm256_load_si256((const void *)(w + 16));
-#pragma GCC unroll 4
-        for (int r = 0; r < 4; r++) {
-            __m256i v = cb_bcast4(x[r] + 2 * i);
-            s[2 * r] = _mm256_add_epi32(s[2 * r], _mm256_madd_epi16(v, w0));
-            s[2 * r + 1] = _mm256_add_epi32(s[2 * r + 1], _mm256_madd_epi16(v, w1));
-        }
+        MAC(x0, a00, a01);
+        MAC(x1, a10, a11);
+        MAC(x2, a20, a21);
+        MAC(x3, a30, a31);
     }
-    for (int i = 0; i < 8; i++) a[i / 2][i % 2] = s[i];
+    a[0][0] = a00, a[0][1] = a01, a[1][0] = a10, a[1][1] = a11;
+    a[2][0] = a20, a[2][1] = a21, a[3][0] = a30, a[3][1] = a31;
 }
 
 typedef struct seg {
@@ -206,7 +213,8 @@ static void panel_block(const gemm *g, int64_t n, int64_t from, int r0, int rows
         for (int h = 0; h < OUT; h += 8) {
             float factor = mm->fmt == CB_FMT_FP4 ? mm->global_scale : 1;
             cb_scales8_avx2(mm->scales, mm->scale_type, factor, n + h, G, sg.g0, sg.g1, g->s + h, OUT);
-            if (mm->fmt == CB_FMT_AFFINE) cb_scales8_avx2(mm->biases, mm->scale_type, 1, n + h, G, sg.g0, sg.g1, g->b + h, OUT);
+            if (mm->fmt != CB_FMT_AFFINE) continue;
+            cb_scales8_avx2(mm->biases, mm->scale_type, 1, n + h, G, sg.g0, sg.g1, g->b + h, OUT);
         }
         segment_block(g, &sg, r0, rows);
     }

@@ -8,7 +8,7 @@
 
 enum {
     AHEAD = 1024, /* prefetch distance within a row, bytes */
-    FEW = 8       /* rows up to which this file is faster than gemm_avx2.c */
+    FEW = 8       /* rows of a block */
 };
 
 /* The next lines of eight rows, two a unit; the distance runs on from the end of these rows into the next eight. */
@@ -53,6 +53,8 @@ CB_INLINE void add_quads(const __m256i t[4], int q0, int q1, int bits, bool fp4,
                 __m256i *h = &acc[r][0][two ? j : 0], *l = &acc[r][1][two ? j : 0];
                 *h = _mm256_add_epi16(*h, _mm256_maddubs_epi16(c, cb_bcast4(p)));
                 *l = _mm256_add_epi16(*l, _mm256_maddubs_epi16(c, cb_bcast4(p + 64 * pack)));
+                CB_KEEP(*h);
+                CB_KEEP(*l);
             }
         }
 }
@@ -134,6 +136,7 @@ CB_INLINE void word_pass(const cb_mm *mm, const uint8_t *w, size_t rb, const row
                     const int16_t *p = x->w[r] + off + 4 * q;
                     sum[r] = _mm256_add_epi32(sum[r], _mm256_madd_epi16(c0, cb_bcast4(p)));
                     sum[r] = _mm256_add_epi32(sum[r], _mm256_madd_epi16(c1, cb_bcast4(p + 2)));
+                    CB_KEEP(sum[r]);
                 }
             }
         }
@@ -144,7 +147,6 @@ CB_INLINE void word_pass(const cb_mm *mm, const uint8_t *w, size_t rb, const row
 /* CB_FMT_PLANES: w' = 128*high + low is a positive int16; D = sum w'*xi - 16384*sum xi, in the two parts of xi. */
 CB_INLINE void planes_pass(const cb_mm *mm, const uint8_t *w, const rows *x, int R, float *d)
 {
-    const __m256i low = _mm256_set1_epi16(255);
     size_t rb = mm->row_bytes, d_stride = (size_t)mm->n_groups * 8;
     for (int g = 0; g < mm->n_groups; g++) {
         __m256i h[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()}, l[2] = {h[0], h[0]};
@@ -157,8 +159,7 @@ CB_INLINE void planes_pass(const cb_mm *mm, const uint8_t *w, const rows *x, int
             prefetch_unit(w, rb, off + 64);
 #pragma GCC unroll 4
             for (int q = 0; q < 4; q++) {
-                __m256i c0 = _mm256_add_epi16(_mm256_slli_epi16(_mm256_and_si256(th[q], low), 7), _mm256_and_si256(tl[q], low));
-                __m256i c1 = _mm256_add_epi16(_mm256_srli_epi16(_mm256_andnot_si256(low, th[q]), 1), _mm256_srli_epi16(tl[q], 8));
+                __m256i c0 = cb_planes_even(th[q], tl[q]), c1 = cb_planes_odd(th[q], tl[q]);
 #pragma GCC unroll 2
                 for (int r = 0; r < R; r++) {
                     size_t at = (size_t)g * 64 + 16 * (size_t)u + 4 * (size_t)q;
@@ -167,6 +168,8 @@ CB_INLINE void planes_pass(const cb_mm *mm, const uint8_t *w, const rows *x, int
                     h[r] = _mm256_add_epi32(h[r], _mm256_madd_epi16(c1, cb_bcast4(ph + 2)));
                     l[r] = _mm256_add_epi32(l[r], _mm256_madd_epi16(c0, cb_bcast4(pl)));
                     l[r] = _mm256_add_epi32(l[r], _mm256_madd_epi16(c1, cb_bcast4(pl + 2)));
+                    CB_KEEP(h[r]);
+                    CB_KEEP(l[r]);
                 }
             }
         }
@@ -308,6 +311,7 @@ static void panel_rows(const few *f, pass_fn *pass, const uint8_t *w, size_t rb,
 static void few_rows(const cb_mm *mm, int r0, int r1, int64_t n0, int64_t n1, char *scratch, pass_fn *const pass[2])
 {
     size_t panel = (size_t)mm->n_groups * 8 * sizeof(float);
+    float factor = mm->fmt == CB_FMT_FP4 ? mm->global_scale : 1;
     bool planes = mm->fmt == CB_FMT_PLANES, affine = mm->fmt == CB_FMT_AFFINE;
     bool expand = affine && (mm->bits == 3 || mm->bits == 5 || mm->bits == 6), wide = planes || expand || mm->bits == 8;
     few f = {.mm = mm, .r0 = r0, .k64 = (size_t)(mm->k + 63) / 64 * 64};
@@ -325,10 +329,10 @@ static void few_rows(const cb_mm *mm, int r0, int r1, int64_t n0, int64_t n1, ch
         int64_t n = at + 8 <= n1 ? at : n1 - 8; /* the last panel reaches back over outputs already done */
         const uint8_t *w = mm->codes + (size_t)n * mm->row_bytes;
         size_t rb = mm->row_bytes;
-        cb_scales8_avx2(mm->scales, mm->scale_type, mm->fmt == CB_FMT_FP4 ? mm->global_scale : 1, n, mm->n_groups, 0, mm->n_groups, f.s, 8);
+        cb_scales8_avx2(mm->scales, mm->scale_type, factor, n, mm->n_groups, 0, mm->n_groups, f.s, 8);
         if (affine) cb_scales8_avx2(mm->biases, mm->scale_type, 1, n, mm->n_groups, 0, mm->n_groups, f.b, 8);
         if (expand) {
-            for (int i = 0; i < 8; i++) cb_unpack_row_avx2(w + (size_t)i * rb, mm->k, mm->bits, f.bytes + (size_t)i * f.k64);
+            for (size_t i = 0; i < 8; i++) cb_unpack_row_avx2(w + i * rb, mm->k, mm->bits, f.bytes + i * f.k64);
             w = f.bytes, rb = f.k64;
         }
         for (int r = r0; r < r1; r += 2) {
@@ -341,9 +345,13 @@ static void few_rows(const cb_mm *mm, int r0, int r1, int64_t n0, int64_t n1, ch
 void cb_linear_avx2(const cb_mm *mm, int64_t n0, int64_t n1, void *scratch)
 {
     pass_fn *pass[2];
-    if (n1 < 8 || !choose(mm, pass)) cb_linear_c(mm, n0, n1, scratch);
-    else if (mm->n_rows > FEW && n1 >= 16) cb_gemm_avx2(mm, n0, n1, scratch);
-    else
+    int many = mm->fmt == CB_FMT_AFFINE && mm->bits <= 2 ? 16 : 8; /* measured: from here on the panels pay */
+    if (n1 < 8 || !choose(mm, pass)) {
+        cb_linear_c(mm, n0, n1, scratch);
+    } else if (mm->n_rows >= many && n1 >= 16) {
+        cb_gemm_avx2(mm, n0, n1, scratch);
+    } else {
         for (int r = 0; r < mm->n_rows; r += FEW)
             few_rows(mm, r, r + FEW < mm->n_rows ? r + FEW : mm->n_rows, n0, n1, scratch, pass);
+    }
 }

@@ -18,12 +18,17 @@ void cb_unpack_row_avx2(const uint8_t *row, int64_t k, int bits, uint8_t *out);
 
 /* scales [n0 .. n0+8) x [g0 .. g1), decoded: out[(g-g0)*stride + i] is row n0+i. factor multiplies each (pass 1 for none:
  * exact). G is the groups of a row. */
-void cb_scales8_avx2(const uint8_t *p, cb_scale_type t, float factor, int64_t n0, int G, int g0, int g1, float *out, int stride);
+void cb_scales8_avx2(const uint8_t *p, cb_scale_type t, float factor, int64_t n0, int G, int g0, int g1, float *out,
+                     int stride);
 
 /* One row's planes to 16-bit numbers in quad order: for each quad of plane bytes m..m+3 and each plane j the elements of
  * bytes m, m+2, m+1, m+3: that is how the even and the odd bytes of a quad come out of a 16-bit lane. split writes the hi
  * parts to out and the lo parts to out2, otherwise out gets hi*128 + lo. n_bytes: plane_stride. */
 void cb_words_avx2(const int8_t *planes, size_t n_bytes, int pack, int16_t *out, int16_t *out2);
+
+/* The value is needed here, in this order: otherwise gcc makes all products of an unrolled loop first, spills them, and
+ * then adds. */
+#define CB_KEEP(v) __asm__ volatile("" : "+x"(v))
 
 CB_INLINE __m256i cb_bcast4(const void *p)
 {
@@ -61,5 +66,17 @@ CB_INLINE void cb_load_unit_at(const uint8_t *w, size_t row_bytes, size_t off, _
         for (int i = 0; i < 8; i++) memcpy(tail[i], w + (size_t)i * row_bytes + off, row_bytes - off);
         cb_load_unit(tail[0], 16, t);
     }
+}
+
+/* 128*high + low of the even and of the odd bytes of quads: positive 16-bit numbers */
+CB_INLINE __m256i cb_planes_even(__m256i high, __m256i low)
+{
+    const __m256i byte = _mm256_set1_epi16(255);
+    return _mm256_add_epi16(_mm256_slli_epi16(_mm256_and_si256(high, byte), 7), _mm256_and_si256(low, byte));
+}
+CB_INLINE __m256i cb_planes_odd(__m256i high, __m256i low)
+{
+    const __m256i byte = _mm256_set1_epi16(255);
+    return _mm256_add_epi16(_mm256_srli_epi16(_mm256_andnot_si256(byte, high), 1), _mm256_srli_epi16(low, 8));
 }
 #endif

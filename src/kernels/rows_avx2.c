@@ -69,7 +69,8 @@ void cb_rope_avx2(float *x, const float *cs, int n_pairs, int half)
     const float *sn = cs + n_pairs;
     int i = 0;
     for (; i + 8 <= n_pairs; i += 8) {
-        __m256 a = _mm256_loadu_ps(x + i), b = _mm256_loadu_ps(hi + i), c = _mm256_loadu_ps(cs + i), s = _mm256_loadu_ps(sn + i);
+        __m256 a = _mm256_loadu_ps(x + i), b = _mm256_loadu_ps(hi + i);
+        __m256 c = _mm256_loadu_ps(cs + i), s = _mm256_loadu_ps(sn + i);
         _mm256_storeu_ps(x + i, _mm256_fmsub_ps(a, c, _mm256_mul_ps(b, s)));
         _mm256_storeu_ps(hi + i, _mm256_fmadd_ps(b, c, _mm256_mul_ps(a, s)));
     }

@@ -63,7 +63,8 @@ CB_INLINE void scales8(const uint8_t *p, cb_scale_type t, size_t size, float fac
     }
 }
 
-void cb_scales8_avx2(const uint8_t *p, cb_scale_type t, float factor, int64_t n0, int G, int g0, int g1, float *out, int stride)
+void cb_scales8_avx2(const uint8_t *p, cb_scale_type t, float factor, int64_t n0, int G, int g0, int g1, float *out,
+                     int stride)
 {
     switch (t) {
     case CB_S_F32: scales8(p, CB_S_F32, 4, factor, n0, G, g0, g1, out, stride); break;
@@ -144,7 +145,10 @@ CB_INLINE void unpack_row(const uint8_t *row, int64_t k, int bits, uint8_t *out)
 {
     size_t rb = (size_t)(k / 8 * bits), at = 0, step = 4 * (size_t)bits;
     uint8_t *end = out + (k + 63) / 64 * 64;
-    for (; at + step / 2 + 16 <= rb; at += step, out += 32) _mm256_storeu_si256((void *)out, codes32(row + at, bits));
+    for (; at + step / 2 + 16 <= rb; at += step, out += 32) {
+        _mm_prefetch((const char *)(row + at + 8 * rb), _MM_HINT_T0); /* the same place of the next eight rows */
+        _mm256_storeu_si256((void *)out, codes32(row + at, bits));
+    }
     uint8_t tail[128] = {0}; /* less than step/2 + 16 bytes are left, and two steps may start in them */
     memcpy(tail, row + at, rb - at);
     for (const uint8_t *p = tail; out < end; out += 32, p += p - tail < 64 ? step : 0)
