@@ -228,18 +228,35 @@ static int put_given_merges(const cb_gguf_vocab *v, const cb_vocab *tokens, cb_b
 
 /* ---- document ---- */
 
-/* Tokens by text. Gemma's tab has only its byte token in the file but is a character in tokenizer.json, so that runs of
- * tabs can be merged from it. */
+/* A user-defined token that is a run of spaces, as Gemma has. GGUF files hold U+0020 there; tokenizer.json has U+2581 and
+ * makes these tokens by merges, like any other, since its normalizer has replaced the spaces of the text. */
+static bool is_space_run(const cb_gguf_vocab *v, size_t i)
+{
+    const cb_gguf_str *t = v->tokens + i;
+    if (is_model(v, "gpt2") || !v->types || v->types[i] != CB_GGUF_TOKEN_USER || !t->n || t->n > 4096) return false;
+    for (size_t k = 0; k < t->n; k++)
+        if (t->s[k] != ' ') return false;
+    return true;
+}
+
+/* Tokens by text. */
 static int index_tokens(const cb_gguf_vocab *v, cb_vocab *tokens, cb_err *err)
 {
     int rc = cb_vocab_init(tokens, v->n_tokens, v->n_tokens * 8, err);
-    for (size_t i = 0; i < v->n_tokens && rc == 0; i++)
-        rc = cb_vocab_add(tokens, v->tokens[i].s, v->tokens[i].n, (int64_t)i, 0, err);
-    if (rc < 0) return cb_fail_in(err, rc, "tokenizer.ggml.tokens");
-    int32_t tab = cb_vocab_find(tokens, "<0x09>", 6);
-    if (!is_model(v, "gpt2") && tab >= 0 && cb_vocab_find(tokens, "\t\t", 2) >= 0 && cb_vocab_find(tokens, "\t", 1) < 0)
-        rc = cb_vocab_add(tokens, "\t", 1, tab, 0, err);
-    return rc;
+    cb_buf run;
+    cb_buf_init(&run, 0);
+    for (size_t i = 0; i < v->n_tokens && rc == 0; i++) {
+        cb_gguf_str t = v->tokens[i];
+        if (is_space_run(v, i)) {
+            run.n = 0;
+            for (size_t k = 0; k < t.n; k++) cb_buf_put(&run, "\xe2\x96\x81", 3);
+            t = (cb_gguf_str){run.data, run.n};
+            if (!cb_buf_ok(&run)) rc = cb_fail(err, CB_ENOMEM, "no memory");
+        }
+        if (rc == 0) rc = cb_vocab_add(tokens, t.s, t.n, (int64_t)i, 0, err);
+    }
+    cb_buf_fini(&run);
+    return rc < 0 ? cb_fail_in(err, rc, "tokenizer.ggml.tokens") : 0;
 }
 
 static void put_added(const cb_gguf_vocab *v, const cb_vocab *tokens, cb_buf *b)
@@ -254,7 +271,9 @@ static void put_added(const cb_gguf_vocab *v, const cb_vocab *tokens, cb_buf *b)
         cb_buf_puts(b, "{\"id\":");
         put_int(b, i);
         cb_buf_puts(b, ",\"content\":");
-        put_string(b, v->tokens[i].s, v->tokens[i].n);
+        size_t n;
+        const char *s = cb_vocab_text(tokens, (int32_t)i, &n);
+        put_string(b, s, n);
         cb_buf_printf(b, ",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,\"normalized\":false,\"special\":%s}",
                       type == CB_GGUF_TOKEN_USER ? "false" : "true");
         sep = ",\n";

@@ -8,8 +8,9 @@ which does the first two as well: comparing both checks it.
 Rules for missing merges.
  llama (SentencePiece BPE; scores, no merges): every way to cut a token into two tokens is a merge. Merges go by falling score
    of the joined token; of one token by falling length of the left part, then of the right part (characters); ties stay in
-   order of the joined token's id, then (left id, right id). This is what the converter in transformers does. Where there are
-   runs of tabs but no single tab (Gemma), "<0x09>" becomes the tab, as the converter does: Gemma then has 514906 merges.
+   order of the joined token's id, then (left id, right id). This is what the converter in transformers does. User-defined
+   tokens that are runs of spaces (Gemma) stand in GGUF files with U+0020; in tokenizer.json they are runs of U+2581, made by
+   merges like any other token. With that Gemma 3 has the 514906 merges of its tokenizer.json.
  tiktoken (byte-level; ranks, no merges): the merge that makes the token of rank r is the last step when its bytes are encoded
    with the tokens of lower rank only.
 """
@@ -94,8 +95,8 @@ def from_gguf(files, out):
         return default if f is None else f.contents()
 
     tokens, types = get("tokens"), get("token_type")
-    if "\t\t" in tokens and "\t" not in tokens and "<0x09>" in tokens:
-        tokens[tokens.index("<0x09>")] = "\t"
+    if get("model") == "llama":
+        tokens = [t.replace(" ", "\u2581") if types[i] == 4 and not t.strip(" ") else t for i, t in enumerate(tokens)]
     specials = [added(i, t, types[i] != 4) for i, t in enumerate(tokens) if types[i] in (2, 3, 4)]
     vocab = {t: i for i, t in enumerate(tokens)}
     config = {"add_bos_token": bool(get("add_bos_token", get("model") == "llama"))}
