@@ -58,10 +58,9 @@ CB_INLINE void unpack(const gemm *g, const uint8_t *w, size_t from, size_t to, i
         }
 }
 
-/* Groups of CB_FMT_PLANES: w = 128*high + low - 16384 */
+/* Groups of CB_FMT_PLANES: w = 256*high + low - 32768 */
 static void unpack_planes(const gemm *g, const uint8_t *w, int g0, int g1)
 {
-    const __m256i zero = _mm256_set1_epi16(16384);
     size_t row = g->mm->row_bytes;
     int16_t *out = g->panel;
     for (int i = g0; i < g1; i++)
@@ -72,9 +71,8 @@ static void unpack_planes(const gemm *g, const uint8_t *w, int g0, int g1)
                 cb_load_unit(p, row, h);
                 cb_load_unit(p + 64, row, l);
                 for (int q = 0; q < 4; q++) {
-                    __m256i c0 = cb_planes_even(h[q], l[q]), c1 = cb_planes_odd(h[q], l[q]);
-                    _mm256_store_si256((void *)(out + 64 * q + 16 * half), _mm256_sub_epi16(c0, zero));
-                    _mm256_store_si256((void *)(out + 64 * q + 32 + 16 * half), _mm256_sub_epi16(c1, zero));
+                    _mm256_store_si256((void *)(out + 64 * q + 16 * half), cb_planes_even(h[q], l[q]));
+                    _mm256_store_si256((void *)(out + 64 * q + 32 + 16 * half), cb_planes_odd(h[q], l[q]));
                 }
             }
 }

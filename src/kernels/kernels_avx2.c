@@ -4,7 +4,9 @@
 void cb_kernels_set_avx2(cb_kernels *k)
 {
     k->name = "avx2";
-    /* linear, quant_row, quant16 and attn_block still compute the 15-bit numbers of before: off until they follow */
+    k->quant_row = cb_quant_row_avx2;
+    k->linear = cb_linear_avx2;
+    k->quant16 = cb_quant16_avx2;
     k->rmsnorm = cb_rmsnorm_avx2;
     k->silu_mul = cb_silu_mul_avx2;
     k->gelu_mul = cb_gelu_mul_avx2;
@@ -13,5 +15,6 @@ void cb_kernels_set_avx2(cb_kernels *k)
     k->softcap = cb_softcap_avx2;
     k->rope = cb_rope_avx2;
     k->all_finite = cb_all_finite_avx2;
+    k->attn_block = cb_attn_block_avx2;
     k->attn_merge = cb_attn_merge_avx2;
 }

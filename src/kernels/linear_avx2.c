@@ -1,8 +1,8 @@
 /* linear_avx2.c: products with few rows, which memory bandwidth limits. Eight outputs at a time: first the exact group sums
  * D of all groups (a pass over the weights), then the float chain of those outputs, eight segments side by side.
  *
- * Codes of 1, 2 and 4 bits stay bytes: VPMADDUBSW adds pairs of code*plane in 16 bits. A pair is at most 2*15*127 = 3810 at
- * 4 bits (8 pairs fit), 762 at 2 bits (43 fit), 2*24*127 = 6096 for fp4 codes moved up by 12 (5 fit). The wider formats
+ * Codes of 1, 2 and 4 bits stay bytes: VPMADDUBSW adds pairs of code*plane in 16 bits. A pair is at most 2*15*128 = 3840 at
+ * 4 bits (8 pairs fit), 768 at 2 bits (42 fit), 2*24*128 = 6144 for fp4 codes moved up by 12 (5 fit). The wider formats
  * become 16-bit numbers and take VPMADDWD with 16-bit activations. */
 #include "kernels/linear_avx2.h"
 
@@ -59,10 +59,10 @@ CB_INLINE void add_quads(const __m256i t[4], int q0, int q1, int bits, bool fp4,
         }
 }
 
-/* sum[row] += 128*hi + lo of the 16-bit sums, which restart at zero */
+/* sum[row] += 256*hi + lo of the 16-bit sums, which restart at zero */
 CB_INLINE void fold_bytes(int bits, int R, __m256i acc[2][2][2], __m256i sum[2])
 {
-    const __m256i one = _mm256_set1_epi16(1), up = _mm256_set1_epi16(128);
+    const __m256i one = _mm256_set1_epi16(1), up = _mm256_set1_epi16(256);
     const int n = bits == 4 ? 2 : 1;
     for (int r = 0; r < R; r++)
         for (int a = 0; a < n; a++) {
@@ -144,7 +144,7 @@ CB_INLINE void word_pass(const cb_mm *mm, const uint8_t *w, size_t rb, const row
     }
 }
 
-/* CB_FMT_PLANES: w' = 128*high + low is a positive int16; D = sum w'*xi - 16384*sum xi, in the two parts of xi. */
+/* CB_FMT_PLANES: D = 256*h + l, a sum for each of the two parts of xi. */
 CB_INLINE void planes_pass(const cb_mm *mm, const uint8_t *w, const rows *x, int R, float *d)
 {
     size_t rb = mm->row_bytes, d_stride = (size_t)mm->n_groups * 8;
@@ -173,10 +173,8 @@ CB_INLINE void planes_pass(const cb_mm *mm, const uint8_t *w, const rows *x, int
                 }
             }
         }
-        for (int r = 0; r < R; r++) {
-            h[r] = _mm256_sub_epi32(h[r], _mm256_set1_epi32(128 * x->sum[r][g]));
+        for (int r = 0; r < R; r++)
             _mm256_storeu_ps(d + (size_t)r * d_stride + (size_t)g * 8, v8_hl_to_f32(h[r], l[r]));
-        }
     }
 }
 

@@ -23,7 +23,7 @@ void cb_scales8_avx2(const uint8_t *p, cb_scale_type t, float factor, int64_t n0
 
 /* One row's planes to 16-bit numbers in quad order: for each quad of plane bytes m..m+3 and each plane j the elements of
  * bytes m, m+2, m+1, m+3: that is how the even and the odd bytes of a quad come out of a 16-bit lane. split writes the hi
- * parts to out and the lo parts to out2, otherwise out gets hi*128 + lo. n_bytes: plane_stride. */
+ * parts to out and the lo parts to out2, otherwise out gets hi*256 + lo. n_bytes: plane_stride. */
 void cb_words_avx2(const int8_t *planes, size_t n_bytes, int pack, int16_t *out, int16_t *out2);
 
 /* The value is needed here, in this order: otherwise gcc makes all products of an unrolled loop first, spills them, and
@@ -68,15 +68,15 @@ CB_INLINE void cb_load_unit_at(const uint8_t *w, size_t row_bytes, size_t off, _
     }
 }
 
-/* 128*high + low of the even and of the odd bytes of quads: positive 16-bit numbers */
+/* 256*high + low - 32768 of the even and of the odd bytes of quads */
 CB_INLINE __m256i cb_planes_even(__m256i high, __m256i low)
 {
-    const __m256i byte = _mm256_set1_epi16(255);
-    return _mm256_add_epi16(_mm256_slli_epi16(_mm256_and_si256(high, byte), 7), _mm256_and_si256(low, byte));
+    const __m256i byte = _mm256_set1_epi16(255), top = _mm256_set1_epi16(-32768);
+    return _mm256_xor_si256(_mm256_or_si256(_mm256_slli_epi16(high, 8), _mm256_and_si256(low, byte)), top);
 }
 CB_INLINE __m256i cb_planes_odd(__m256i high, __m256i low)
 {
-    const __m256i byte = _mm256_set1_epi16(255);
-    return _mm256_add_epi16(_mm256_srli_epi16(_mm256_andnot_si256(byte, high), 1), _mm256_srli_epi16(low, 8));
+    const __m256i byte = _mm256_set1_epi16(255), top = _mm256_set1_epi16(-32768);
+    return _mm256_xor_si256(_mm256_or_si256(_mm256_andnot_si256(byte, high), _mm256_srli_epi16(low, 8)), top);
 }
 #endif

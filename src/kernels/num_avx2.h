@@ -60,11 +60,11 @@ static inline float v8_lane_fold32(const __m256 a[4])
 /* cb_hl_to_f32 */
 static inline __m256 v8_hl_to_f32(__m256i h, __m256i l)
 {
-    __m256i a = _mm256_add_epi32(h, _mm256_srai_epi32(l, 7));
+    __m256i a = _mm256_add_epi32(h, _mm256_srai_epi32(l, 8));
     __m256i top = _mm256_srai_epi32(a, 14);
-    __m256i low = _mm256_or_si256(_mm256_slli_epi32(_mm256_and_si256(a, _mm256_set1_epi32(16383)), 7),
-                                  _mm256_and_si256(l, _mm256_set1_epi32(127)));
-    return _mm256_fmadd_ps(_mm256_cvtepi32_ps(top), v8_set(0x1p21f), _mm256_cvtepi32_ps(low));
+    __m256i low = _mm256_or_si256(_mm256_slli_epi32(_mm256_and_si256(a, _mm256_set1_epi32(16383)), 8),
+                                  _mm256_and_si256(l, _mm256_set1_epi32(255)));
+    return _mm256_fmadd_ps(_mm256_cvtepi32_ps(top), v8_set(0x1p22f), _mm256_cvtepi32_ps(low));
 }
 
 /* All ones in lanes below n (any n): the mask of a tail for maskload and maskstore, which touch no other byte. */
@@ -92,7 +92,7 @@ static inline float v8_max_abs(const float *x, int n)
     return v8_hmax(_mm256_max_ps(m0, m1));
 }
 
-/* 16 floats times inv, rounded and limited: clamp(rint(x*inv)) as 16-bit numbers in order. |x*inv| stays near 16256. */
+/* 16 floats times inv, rounded and limited: clamp(rint(x*inv)) as 16-bit numbers in order. |x*inv| stays near 32512. */
 static inline __m256i v8_xi16(__m256 a, __m256 b, __m256 inv)
 {
     __m256i v = _mm256_packs_epi32(_mm256_cvtps_epi32(_mm256_mul_ps(a, inv)), _mm256_cvtps_epi32(_mm256_mul_ps(b, inv)));

@@ -1,4 +1,4 @@
-/* quant_avx2.c: floats to 15-bit fixed point, sixteen at a time; linear_c.c is the truth. */
+/* quant_avx2.c: floats to 16-bit fixed point, sixteen at a time; linear_c.c is the truth. */
 #include "kernels/kernels_avx2.h"
 #include "kernels/kernels_c.h"
 #include "kernels/num_avx2.h"
@@ -53,11 +53,11 @@ static inline void quant32(const float *x, __m256 inv0, __m256 inv1, int8_t *p, 
 {
     __m256i a = v8_xi16(_mm256_loadu_ps(x), _mm256_loadu_ps(x + 8), inv0);
     __m256i b = v8_xi16(_mm256_loadu_ps(x + 16), _mm256_loadu_ps(x + 24), inv1);
-    __m256i one = _mm256_set1_epi16(1), half = _mm256_set1_epi16(64);
+    __m256i one = _mm256_set1_epi16(1), half = _mm256_set1_epi16(128);
     s[0] = _mm256_add_epi32(s[0], _mm256_madd_epi16(a, one));
     s[1] = _mm256_add_epi32(s[1], _mm256_madd_epi16(b, one));
-    __m256i ha = _mm256_srai_epi16(_mm256_add_epi16(a, half), 7), hb = _mm256_srai_epi16(_mm256_add_epi16(b, half), 7);
-    __m256i la = _mm256_sub_epi16(a, _mm256_slli_epi16(ha, 7)), lb = _mm256_sub_epi16(b, _mm256_slli_epi16(hb, 7));
+    __m256i ha = _mm256_srai_epi16(_mm256_add_epi16(a, half), 8), hb = _mm256_srai_epi16(_mm256_add_epi16(b, half), 8);
+    __m256i la = _mm256_sub_epi16(a, _mm256_slli_epi16(ha, 8)), lb = _mm256_sub_epi16(b, _mm256_slli_epi16(hb, 8));
     scatter32(p, _mm256_permute4x64_epi64(_mm256_packs_epi16(ha, hb), 0xd8), pack);
     scatter32(p + 64 * pack, _mm256_permute4x64_epi64(_mm256_packs_epi16(la, lb), 0xd8), pack);
 }

@@ -104,7 +104,7 @@ CB_INLINE void words(const int8_t *p, size_t n_bytes, int pack, int16_t *out, in
                     store_quads(h, to, 4 * pack);
                     store_quads(l, out2 + (to - out) + (size_t)b * 64 * (size_t)pack, 4 * pack);
                 } else {
-                    store_quads(_mm256_add_epi16(_mm256_slli_epi16(h, 7), l), to, 4 * pack);
+                    store_quads(_mm256_add_epi16(_mm256_slli_epi16(h, 8), l), to, 4 * pack);
                 }
             }
 }
