@@ -89,7 +89,7 @@ $(FUZZ_BIN): $(B)/tests/fuzz/%: $(B)/tests/fuzz/%.o $(B)/tests/fuzz/replay.o $(B
 endif
 $(TEST_BIN): $(B)/tests/%: $(B)/tests/%.o $(B)/libcambium.a
 	@$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS) -lcmocka
-.SECONDARY:
+.PRECIOUS: $(B)/%.o
 
 # Kernel speeds: docs/performance.md.
 .PHONY: kbench

@@ -4,11 +4,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Control characters from files must not reach a terminal: names in messages come from hostile headers. */
+/* Control characters from files must not reach a terminal: names in messages come from hostile headers. U+0080..U+009F are
+ * C2 80..9F. A character that the end of the buffer cut in two is dropped. */
 static void clean_text(char *s)
 {
-    for (; *s; s++)
-        if ((unsigned char)*s < 0x20 || *s == 0x7f) *s = '?';
+    size_t n = strlen(s);
+    for (size_t i = 0; i < n; i++) {
+        unsigned char c = (unsigned char)s[i];
+        if (c == 0xc2 && (unsigned char)s[i + 1] >= 0x80 && (unsigned char)s[i + 1] < 0xa0) s[i] = s[i + 1] = '?';
+        else if (c < 0x20 || c == 0x7f) s[i] = '?';
+    }
+    if (n < CB_ERR_TEXT - 1) return;
+    size_t lead = n;
+    while (lead > 0 && n - lead < 3 && ((unsigned char)s[lead - 1] & 0xc0) == 0x80) lead--;
+    if (!lead) return;
+    unsigned char c = (unsigned char)s[lead - 1];
+    size_t want = c >= 0xf0 ? 4 : c >= 0xe0 ? 3 : c >= 0xc0 ? 2 : 1;
+    if (n - (lead - 1) < want) s[lead - 1] = 0;
 }
 
 int cb_fail(cb_err *err, int code, const char *fmt, ...)

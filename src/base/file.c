@@ -102,6 +102,10 @@ bool cb_file_exists(const char *dir, const char *name)
 
 /* ---- whole or not at all ---- */
 
+/* PATH.partial.PID beside PATH. While it is being filled its maker holds a lock on it. One whose process is gone and that can
+ * be locked (it is not held on another machine) was left by a run that was killed. */
+static const char PARTIAL[] = ".partial.";
+
 static char *tmp_name(const char *path)
 {
     cb_buf b;
@@ -109,8 +113,46 @@ static char *tmp_name(const char *path)
     size_t n = strlen(path);
     while (n > 1 && path[n - 1] == '/') n--;
     cb_buf_put(&b, path, n);
-    cb_buf_printf(&b, ".partial.%ld", (long)getpid());
+    cb_buf_printf(&b, "%s%ld", PARTIAL, (long)getpid());
     return cb_buf_take(&b);
+}
+
+/* Removes a file, or a flat folder of files, the only kinds we make. */
+static void remove_made(int dir, const char *name)
+{
+    if (unlinkat(dir, name, 0) == 0) return;
+    int fd = openat(dir, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    DIR *d = fd < 0 ? NULL : fdopendir(fd);
+    if (!d) {
+        if (fd >= 0) close(fd);
+        return;
+    }
+    for (struct dirent *e; (e = readdir(d));)
+        if (strcmp(e->d_name, ".") && strcmp(e->d_name, "..")) unlinkat(fd, e->d_name, 0);
+    closedir(d);
+    unlinkat(dir, name, AT_REMOVEDIR);
+}
+
+/* Removes what killed runs left of `tmp`, a name that tmp_name made, under any process number. */
+static void sweep(const char *tmp)
+{
+    const char *slash = strrchr(tmp, '/'), *base = slash ? slash + 1 : tmp;
+    size_t n_prefix = (size_t)(strrchr(base, '.') + 1 - base);
+    char *parent = slash ? cb_strndup(tmp, (size_t)(slash - tmp) + 1) : NULL;
+    DIR *d = slash && !parent ? NULL : opendir(parent ? parent : ".");
+    cb_free(parent);
+    if (!d) return;
+    for (struct dirent *e; (e = readdir(d));) {
+        char *end;
+        if (strncmp(e->d_name, base, n_prefix)) continue;
+        long pid = strtol(e->d_name + n_prefix, &end, 10);
+        if (*end || pid <= 0 || (pid != getpid() && (kill((pid_t)pid, 0) == 0 || errno != ESRCH))) continue;
+        int fd = openat(dirfd(d), e->d_name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+        if (fd < 0) continue;
+        if (flock(fd, LOCK_EX | LOCK_NB) == 0) remove_made(dirfd(d), e->d_name);
+        close(fd);
+    }
+    closedir(d);
 }
 
 int cb_outfile_open(cb_outfile *o, const char *path, cb_err *err)
@@ -118,7 +160,11 @@ int cb_outfile_open(cb_outfile *o, const char *path, cb_err *err)
     *o = (cb_outfile){.path = cb_strdup(path), .tmp = tmp_name(path)};
     int rc = 0;
     if (!o->path || !o->tmp) rc = cb_fail(err, CB_ENOMEM, "%s: no memory", path);
-    else if (!(o->f = fopen(o->tmp, "wbe"))) rc = os_fail(err, o->tmp, "create");
+    else {
+        sweep(o->tmp);
+        if (!(o->f = fopen(o->tmp, "wbe"))) rc = os_fail(err, o->tmp, "create");
+        else flock(fileno(o->f), LOCK_EX | LOCK_NB); /* where locks do not work, nothing is swept either */
+    }
     if (rc == CB_ENOTFOUND) rc = err ? (err->code = CB_EIO) : CB_EIO; /* the folder to write into is missing */
     if (rc < 0) cb_outfile_abort(o);
     return rc;
@@ -128,7 +174,8 @@ int cb_outfile_commit(cb_outfile *o, cb_err *err)
 {
     int rc = 0;
     bool bad = ferror(o->f) != 0;
-    if (fflush(o->f) != 0 || fsync(fileno(o->f)) != 0 || bad) rc = os_fail(err, o->path, "write");
+    if (fflush(o->f) != 0 || fsync(fileno(o->f)) != 0) rc = os_fail(err, o->path, "write");
+    else if (bad) rc = cb_fail(err, CB_EIO, "%s: an earlier write failed", o->path);
     if (fclose(o->f) != 0 && !rc) rc = os_fail(err, o->path, "write");
     o->f = NULL;
     if (!rc && rename(o->tmp, o->path) != 0) rc = os_fail(err, o->path, "rename into place");
@@ -149,19 +196,6 @@ void cb_outfile_abort(cb_outfile *o)
     *o = (cb_outfile){0};
 }
 
-/* Removes a flat folder of regular files, the only kind we make. */
-static void remove_flat_dir(const char *path)
-{
-    DIR *d = opendir(path);
-    if (!d) return;
-    for (struct dirent *e; (e = readdir(d));) {
-        if (!strcmp(e->d_name, ".") || !strcmp(e->d_name, "..")) continue;
-        unlinkat(dirfd(d), e->d_name, 0);
-    }
-    closedir(d);
-    rmdir(path);
-}
-
 static bool is_empty_dir(const char *path)
 {
     DIR *d = opendir(path);
@@ -173,33 +207,12 @@ static bool is_empty_dir(const char *path)
     return empty;
 }
 
-/* Removes PATH.partial.PID of runs that were killed. */
-static void remove_stale(const char *path)
-{
-    const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
-    char *parent = slash ? cb_strndup(path, slash == path ? 1 : (size_t)(slash - path)) : cb_strdup(".");
-    DIR *d = parent ? opendir(parent) : NULL;
-    size_t n = strlen(base);
-    for (struct dirent *e; d && (e = readdir(d));) {
-        static const char mark[] = ".partial.";
-        char *end, full[4096];
-        if (strncmp(e->d_name, base, n) || strncmp(e->d_name + n, mark, sizeof mark - 1)) continue;
-        long pid = strtol(e->d_name + n + sizeof mark - 1, &end, 10);
-        if (*end || pid <= 0 || kill((pid_t)pid, 0) == 0 || errno != ESRCH) continue;
-        int fd = openat(dirfd(d), e->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-        if (fd < 0) continue;
-        if (flock(fd, LOCK_EX | LOCK_NB) == 0 && join(full, sizeof full, parent, e->d_name, NULL) == 0) remove_flat_dir(full);
-        close(fd);
-    }
-    if (d) closedir(d);
-    cb_free(parent);
-}
-
 int cb_outdir_open(cb_outdir *o, const char *path, cb_err *err)
 {
     struct stat st;
-    *o = (cb_outdir){.fd = -1};
-    if (stat(path, &st) == 0 && !is_empty_dir(path))
+    *o = (cb_outdir){0};
+    if (!*path) return cb_fail(err, CB_EUSAGE, "the folder to write has no name");
+    if (lstat(path, &st) == 0 && !is_empty_dir(path))
         return cb_fail(err, CB_EUSAGE, "%s: exists already; name a new folder or remove it first", path);
     *o = (cb_outdir){.path = cb_strdup(path), .tmp = tmp_name(path), .fd = -1};
     int rc = 0;
@@ -207,13 +220,16 @@ int cb_outdir_open(cb_outdir *o, const char *path, cb_err *err)
     else {
         size_t n = strlen(o->path);
         while (n > 1 && o->path[n - 1] == '/') o->path[--n] = 0;
-        remove_stale(o->path);
-        remove_flat_dir(o->tmp);
+        sweep(o->tmp);
         if (mkdir(o->tmp, 0777) != 0) rc = os_fail(err, o->tmp, "create folder");
         else if ((o->fd = open(o->tmp, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) >= 0) flock(o->fd, LOCK_EX | LOCK_NB);
         if (rc == CB_ENOTFOUND) rc = err ? (err->code = CB_EIO) : CB_EIO;
     }
-    if (rc < 0) cb_outdir_abort(o);
+    if (rc < 0) {
+        cb_free(o->tmp); /* not ours: never remove what stood there */
+        o->tmp = NULL;
+        cb_outdir_abort(o);
+    }
     return rc;
 }
 
@@ -235,7 +251,7 @@ int cb_outdir_commit(cb_outdir *o, cb_err *err)
 void cb_outdir_abort(cb_outdir *o)
 {
     if (o->tmp) {
-        remove_flat_dir(o->tmp);
+        remove_made(AT_FDCWD, o->tmp);
         if (o->fd >= 0) close(o->fd);
     }
     cb_free(o->tmp);

@@ -16,7 +16,8 @@ void cb_map_close(cb_map *m);
 int cb_file_read(const char *dir, const char *name, size_t max, char **data, size_t *n, cb_err *err);
 bool cb_file_exists(const char *dir, const char *name);
 
-/* A file written beside its final name and renamed over it by commit; abort (or a crash) leaves the old one. */
+/* A file written beside its final name and renamed over it by commit; abort (or a crash) leaves the old one. What a killed
+ * run left behind is removed by the next open of the same path. */
 typedef struct cb_outfile {
     FILE *f;
     char *path, *tmp;

@@ -93,12 +93,11 @@ void *cb_arena_get(cb_arena *a, size_t n)
 {
     if (a->failed || n > SIZE_MAX - 64) return a->failed = true, NULL;
     n = (n + 15) & ~(size_t)15;
+    if (a->limit && (n > a->limit || a->used > a->limit - n)) return a->failed = true, NULL;
     cb_arena_chunk *c = a->chunks;
     if (!c || c->cap - c->n < n) {
         size_t cap = n > ARENA_CHUNK ? n : ARENA_CHUNK;
-        if ((a->limit && (n > a->limit || a->used > a->limit - n)) || cap > SIZE_MAX - sizeof *c ||
-            !(c = cb_alloc(sizeof *c + cap)))
-            return a->failed = true, NULL;
+        if (cap > SIZE_MAX - sizeof *c || !(c = cb_alloc(sizeof *c + cap))) return a->failed = true, NULL;
         c->cap = cap;
         c->next = a->chunks;
         a->chunks = c;

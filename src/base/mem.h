@@ -33,7 +33,7 @@ typedef struct cb_arena {
 } cb_arena;
 void cb_arena_init(cb_arena *a, size_t limit);
 void cb_arena_fini(cb_arena *a);
-/* Keeps the first chunk, forgets the rest. */
+/* Forgets everything, a failure too; keeps the newest chunk for reuse. */
 void cb_arena_reset(cb_arena *a);
 /* Zeroed, 16-byte aligned. NULL after a failure, and from then on always. */
 void *cb_arena_get(cb_arena *a, size_t n);
