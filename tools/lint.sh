@@ -80,7 +80,7 @@ fi
 lines "" < <(git grep -nE '\b(sprintf|vsprintf|strcpy|strcat|strncpy|gets|alloca|strtok|atoi|atof)[ ]*\(' -- 'src/*.[ch]' 'include/*.h' |
     sed 's/$/   (banned function)/')
 lines "" < <(git grep -nE -e '-march=native|-ffast-math' -- Makefile '*.mk' 'tools/*' ':!tools/lint.sh' | sed 's/$/   (banned flag)/')
-lines "" < <(git grep -nIE '/(home|root|Users|work|mnt)/[A-Za-z0-9_.-]+' -- . ':!tools/lint.sh' ':!LICENSE' | cut -c1-160 | sed 's/$/   (a path of one machine?)/')
+lines "" < <(git grep -nIE '/(home|root|Users|work|mnt)/[A-Za-z0-9_.-]+' -- . ':!tools/lint.sh' ':!LICENSE' ':!tests/data' ':!tests/fuzz/corpus' | cut -c1-160 | sed 's/$/   (a path of one machine?)/')
 lines "" < <(git grep -nE '[[:blank:]]+$' -- 'src/*.[ch]' 'include/*.h' 'tests/*.[ch]' | cut -c1-120 | sed 's/$/   (trailing space)/')
 if command -v shellcheck >/dev/null; then lines "" < <(shellcheck -S warning -f gcc tools/*.sh tests/*.sh tests/cli/*.sh .ci/run 2>/dev/null); fi
 
