@@ -91,14 +91,18 @@ static int editor_open(editor *ed, cb_err *err)
     return 0;
 }
 
-static void editor_close(editor *ed)
+/* After each line, because a second Ctrl-C leaves at once. */
+static void save_history(editor *ed)
 {
     HistEvent ev;
-    if (ed->history && *ed->path) {
-        mode_t old = umask(077);
-        history(ed->history, &ev, H_SAVE, ed->path);
-        umask(old);
-    }
+    if (!*ed->path) return;
+    mode_t old = umask(077);
+    history(ed->history, &ev, H_SAVE, ed->path);
+    umask(old);
+}
+
+static void editor_close(editor *ed)
+{
     if (ed->el) el_end(ed->el);
     if (ed->history) history_end(ed->history);
 }
@@ -113,7 +117,6 @@ static int read_line(editor *ed, cb_buf *b)
     const char *line = el_gets(ed->el, &n);
     if (cli_interrupted()) {
         fputc('\n', stdout);
-        el_set(ed->el, EL_REFRESH);
         return LINE_CANCELLED;
     }
     if (!line || n <= 0) return LINE_END;
@@ -122,6 +125,7 @@ static int read_line(editor *ed, cb_buf *b)
     if (n) {
         HistEvent ev;
         history(ed->history, &ev, H_ENTER, line);
+        save_history(ed);
     }
     return LINE_OK;
 }
@@ -187,6 +191,7 @@ static int turn(gen *g, const cli_opts *o, gen_params *p, json_t *messages, cons
     if (rc == 0) {
         if (!answer.all.n || answer.all.data[answer.all.n - 1] != '\n') putchar('\n');
         rc = cli_flush(err);
+        if (!strcmp(r.finish, "interrupted")) cli_note(o, "(stopped)");
         if (!strcmp(r.finish, "length")) cli_note(o, "(cut off: the limit of tokens is reached)");
         run_note_speed(o, &r);
         if (rc == 0) rc = prompt_add(messages, "assistant", answer.all.data ? answer.all.data : "", answer.all.n, err);

@@ -3,6 +3,7 @@
 #include "cli/term.h"
 #include <locale.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define AT(f) offsetof(cli_opts, f)
@@ -121,6 +122,7 @@ int main(int argc, char **argv)
 {
     cb_err err = {0};
     setlocale(LC_CTYPE, "");
+    if (MB_CUR_MAX == 1) setlocale(LC_CTYPE, "C.UTF-8"); /* text is UTF-8 whatever the environment forgot to say */
     if (argc < 2) {
         short_help(stderr);
         return 2;
