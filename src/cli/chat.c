@@ -164,42 +164,89 @@ static const char chat_help[] = "/help      this text\n"
                                 "A line that ends in \\ goes on in the next; \"\"\" begins and ends a longer text.\n"
                                 "Ctrl-C stops an answer or drops the line; twice within a second leaves.\n";
 
-typedef struct answer_text {
-    cb_buf all;
-} answer_text;
-
 static int write_and_keep(void *ctx, const char *text, size_t n)
 {
-    cb_buf_put(&((answer_text *)ctx)->all, text, n);
+    cb_buf_put(ctx, text, n);
     return run_write_text(NULL, text, n);
 }
 
-/* One turn. The conversation grows by the user's message and the answer, or stays as it was. */
-static int turn(gen *g, const cli_opts *o, gen_params *p, json_t *messages, const cb_buf *text, cb_err *err)
+/* The conversation, and what it looked like after the latest answer: rendered text and the ids that stand for it. The ids are
+ * those the model produced, which are not always those that encoding its text would give; keeping them keeps the session. */
+typedef struct talk {
+    json_t *messages;
+    cb_buf text, ids; /* ids: int32_t; both empty when there is nothing to go on from */
+} talk;
+
+/* Prompt ids of the whole conversation into ids. */
+static int encode_talk(const gen *g, const cli_opts *o, talk *t, cb_buf *ids, char **text, size_t *n, cb_err *err)
 {
-    int32_t *ids = NULL;
-    int n_ids = 0;
+    int32_t *part;
+    int n_part, rc = prompt_render(g->m, o, t->messages, true, text, n, err);
+    if (rc < 0) return rc;
+    bool goes_on = t->text.n > 0 && *n > t->text.n && !memcmp(*text, t->text.data, t->text.n);
+    size_t from = goes_on ? t->text.n : 0;
+    rc = cli_encode(g->m->tok, *text + from, *n - from, CB_ENCODE_PARSE_SPECIAL, &part, &n_part, err);
+    if (rc == 0 && goes_on && (n_part < 1 || !cb_tokenizer_is_stop(g->m->tok, part[0]))) { /* no token boundary there for sure */
+        cb_free(part);
+        goes_on = false;
+        rc = cli_encode(g->m->tok, *text, *n, CB_ENCODE_PARSE_SPECIAL, &part, &n_part, err);
+    }
+    if (rc < 0) return rc;
+    if (goes_on) cb_buf_put(ids, t->ids.data, t->ids.n);
+    cb_buf_put(ids, part, (size_t)n_part * sizeof *part);
+    cb_free(part);
+    return cb_buf_ok(ids) ? 0 : cb_fail(err, CB_ENOMEM, "no memory for the conversation");
+}
+
+static void forget(talk *t)
+{
+    cb_buf_fini(&t->text);
+    cb_buf_fini(&t->ids);
+    cb_buf_init(&t->text, 0);
+    cb_buf_init(&t->ids, 0);
+}
+
+/* After an answer: what the next turn can go on from. A text cut by a stop string has no ids of its own. */
+static void remember(talk *t, const char *prompt, size_t n, const cb_buf *ids, const cb_buf *answer, const gen_result *r)
+{
+    forget(t);
+    if (r->stop_reason) return;
+    int n_out = r->n_out - !strcmp(r->finish, "stop"); /* the end token is not part of the answer */
+    cb_buf_put(&t->text, prompt, n);
+    cb_buf_put(&t->text, answer->data, answer->n);
+    cb_buf_put(&t->ids, ids->data, ids->n);
+    cb_buf_put(&t->ids, r->out, (size_t)n_out * sizeof *r->out);
+    if (!cb_buf_ok(&t->text) || !cb_buf_ok(&t->ids)) forget(t);
+}
+
+/* One turn. The conversation grows by the user's message and the answer, or stays as it was. */
+static int turn(gen *g, const cli_opts *o, gen_params *p, talk *t, const cb_buf *text, cb_err *err)
+{
     gen_result r;
-    answer_text answer;
-    cb_buf_init(&answer.all, 0);
+    char *prompt = NULL;
+    size_t n = 0, before = json_array_size(t->messages);
+    cb_buf ids, answer;
+    cb_buf_init(&ids, 0);
+    cb_buf_init(&answer, 0);
     p->text = write_and_keep;
     p->text_ctx = &answer;
-    size_t before = json_array_size(messages);
-    int rc = prompt_add(messages, "user", text->data, text->n, err);
-    if (rc == 0) rc = prompt_encode(g->m, o, messages, &ids, &n_ids, err);
-    if (rc == 0) rc = gen_answer(g, ids, n_ids, p, &r, err);
+    int rc = prompt_add(t->messages, "user", text->data, text->n, err);
+    if (rc == 0) rc = encode_talk(g, o, t, &ids, &prompt, &n, err);
+    if (rc == 0) rc = gen_answer(g, (const int32_t *)(const void *)ids.data, (int)(ids.n / sizeof(int32_t)), p, &r, err);
     if (rc == 0) {
-        if (!answer.all.n || answer.all.data[answer.all.n - 1] != '\n') putchar('\n');
+        if (!answer.n || answer.data[answer.n - 1] != '\n') putchar('\n');
         rc = cli_flush(err);
         if (!strcmp(r.finish, "interrupted")) cli_note(o, "(stopped)");
         if (!strcmp(r.finish, "length")) cli_note(o, "(cut off: the limit of tokens is reached)");
         run_note_speed(o, &r);
-        if (rc == 0) rc = prompt_add(messages, "assistant", answer.all.data ? answer.all.data : "", answer.all.n, err);
+        if (rc == 0) rc = prompt_add(t->messages, "assistant", answer.data ? answer.data : "", answer.n, err);
+        if (rc == 0) remember(t, prompt, n, &ids, &answer, &r);
     }
     if (rc < 0)
-        while (json_array_size(messages) > before) json_array_remove(messages, json_array_size(messages) - 1);
-    cb_free(ids);
-    cb_buf_fini(&answer.all);
+        while (json_array_size(t->messages) > before) json_array_remove(t->messages, json_array_size(t->messages) - 1);
+    free(prompt);
+    cb_buf_fini(&ids);
+    cb_buf_fini(&answer);
     return rc;
 }
 
@@ -209,12 +256,10 @@ int chat_loop(gen *g, const cli_opts *o, gen_params *p, cb_err *err)
     cb_buf text;
     if (o->json || o->hash) return cb_fail(err, CB_EUSAGE, "%s needs a prompt", o->json ? "--json" : "--hash");
     if (o->raw) return cb_fail(err, CB_EUSAGE, "--raw needs a prompt");
-    if (!g->m->tmpl) {
-        *err = g->m->no_template;
-        return cb_fail_in(err, CB_EFORMAT, "%.100s cannot chat; try --raw with a prompt", g->m->name);
-    }
-    json_t *messages = prompt_messages(o->system);
-    if (!messages) return cb_fail(err, CB_ENOMEM, "no memory for the conversation");
+    if (!g->m->tmpl) return cli_no_template(g->m, err);
+    talk t = { .messages = prompt_messages(o->system) };
+    forget(&t);
+    if (!t.messages) return cb_fail(err, CB_ENOMEM, "no memory for the conversation");
     int rc = editor_open(&ed, err);
     if (rc == 0) cli_note(o, "%s on %s. /help for help.", g->m->name, g->m->info.device);
     while (rc == 0) {
@@ -230,13 +275,14 @@ int chat_loop(gen *g, const cli_opts *o, gen_params *p, cb_err *err)
         else if (!cb_buf_ok(&text)) cli_note(o, "error: the message is longer than %d bytes", MAX_MESSAGE);
         else if (text.n && !strcmp(text.data, "/help")) fputs(chat_help, stderr);
         else if (text.n && !strcmp(text.data, "/reset")) {
-            json_decref(messages);
-            if (!(messages = prompt_messages(o->system))) rc = cb_fail(err, CB_ENOMEM, "no memory for the conversation");
+            json_decref(t.messages);
+            forget(&t);
+            if (!(t.messages = prompt_messages(o->system))) rc = cb_fail(err, CB_ENOMEM, "no memory for the conversation");
             cli_note(o, "(a new conversation)");
         } else if (text.n && text.data[0] == '/' && strcspn(text.data + 1, " /\n") == text.n - 1)
             cli_note(o, "unknown command %.40s; /help lists them", text.data);
         else if (text.n) {
-            rc = turn(g, o, p, messages, &text, err);
+            rc = turn(g, o, p, &t, &text, err);
             if (rc == CB_EINTR || rc == CB_ECONTEXT || rc == CB_EUSAGE) { /* the conversation goes on without that turn */
                 if (rc == CB_EINTR) cli_note(o, "(stopped)");
                 else fprintf(stderr, "error: %s%s\n", err->text, rc == CB_ECONTEXT ? "; or /reset" : "");
@@ -246,6 +292,7 @@ int chat_loop(gen *g, const cli_opts *o, gen_params *p, cb_err *err)
         cb_buf_fini(&text);
     }
     editor_close(&ed);
-    json_decref(messages);
+    forget(&t);
+    json_decref(t.messages);
     return rc;
 }

@@ -83,6 +83,13 @@ void cli_model_close(cli_model *m)
     m->tok = NULL;
 }
 
+int cli_no_template(const cli_model *m, cb_err *err)
+{
+    const cb_err *why = &m->no_template;
+    if (why->code == CB_ENOTFOUND) return cb_fail(err, CB_EFORMAT, "%.200s cannot chat: it has no chat template; try --raw", m->name);
+    return cb_fail(err, why->code ? why->code : CB_EFORMAT, "%.400s; try --raw", why->text);
+}
+
 /* ---- sampling ---- */
 
 static int parse_order(const char *list, uint8_t order[8], cb_err *err)

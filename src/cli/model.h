@@ -22,6 +22,8 @@ int cli_model_locate(const cli_opts *o, const char *name, char *dir, size_t cap,
 /* Opens the first positional argument. extra_sessions and max_rows (0: --prefill-chunk or the default) are for the engine. */
 int cli_model_open(cli_model *m, const cli_opts *o, int needs, int extra_sessions, int max_rows, cb_err *err);
 void cli_model_close(cli_model *m);
+/* The error of a model that cannot chat: what is wrong with its template, and the remedy. */
+int cli_no_template(const cli_model *m, cb_err *err);
 
 /* Neutral values, then the checkpoint's, then the flags. The seed is -1 when none was asked for. */
 int cli_sampling(const cli_opts *o, const char *dir, cb_sampling *p, cb_err *err);

@@ -69,10 +69,7 @@ static int encode_prompt(const cli_model *m, const cli_opts *o, const char *text
         if (o->system) return cb_fail(err, CB_EUSAGE, "--system needs the chat template; leave out --raw");
         return cli_encode_raw(m->tok, text, n, ids, n_ids, err);
     }
-    if (!m->tmpl) {
-        *err = m->no_template;
-        return cb_fail_in(err, CB_EFORMAT, "%.100s cannot chat; try --raw", m->name);
-    }
+    if (!m->tmpl) return cli_no_template(m, err);
     json_t *messages = prompt_messages(o->system);
     int rc = messages ? prompt_add(messages, "user", text, n, err) : cb_fail(err, CB_ENOMEM, "no memory for the prompt");
     if (rc == 0) rc = prompt_encode(m, o, messages, ids, n_ids, err);
