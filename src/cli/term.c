@@ -66,9 +66,9 @@ void cli_progress_show(void *ctx, const char *what, uint64_t done, uint64_t tota
     if (!p->what || strcmp(p->what, what) != 0) {
         p->what = what;
         p->start = now;
-        p->last = now - (tty ? 0 : 5) + 0.3; /* what takes less than a moment shows nothing */
+        p->last = tty ? now + 0.2 : now - 4; /* what takes less than a moment shows nothing */
     }
-    if (now - p->last < (tty ? 0.1 : 5) && !(last && p->shown)) return;
+    if (now - p->last < (tty ? 0.1 : 5) && !(tty && last && p->shown)) return;
     p->last = now;
     p->shown = true;
     double share = (double)done / (double)total, rate = now > p->start ? (double)done / (now - p->start) : 0;

@@ -72,8 +72,10 @@ sum=$(tail -n 1 "$T/out")
 in="hello there, what a fine day" try score $TINY --top 3
 same "score does not depend on chunks" "$(tail -n 1 "$T/out")" "$sum"
 
-for m in smollm2 gemma3; do
-    if [ -z "${CB_MODELS:-}" ] || [ ! -d "$CB_MODELS/$m" ]; then skip "$m answers" "CB_MODELS is not set"; continue; fi
-    try run "$CB_MODELS/$m" "The capital of France is" --raw --temp 0 -n 8 -q; out "$m answers" "Paris"
-done
+real() { # NAME PROMPT PATTERN
+    if [ -z "${CB_MODELS:-}" ] || [ ! -d "$CB_MODELS/$1" ]; then skip "$1 answers" "CB_MODELS is not set"; return; fi
+    try run "$CB_MODELS/$1" "$2" --raw --temp 0 -n 8 -q; out "$1 answers" "$3"
+}
+real smollm2 "The capital of France is" Paris
+real gemma3 "The three primary colours are" "red, yellow and blue"
 exit $failures
