@@ -141,6 +141,7 @@ deps:
 .PHONY: demo help
 demo:
 	@tools/deps.sh build
+	@[ -f models/smollm2/model.safetensors ] || tools/deps.sh fetch
 	@$(MAKE) --no-print-directory $(J) $(B)/cambium
 	@CAMBIUM=$(B)/cambium tools/demo.sh
 help:
