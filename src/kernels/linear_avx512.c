@@ -4,6 +4,7 @@
 #include "kernels/linear_avx512.h"
 #include "kernels/kernels_c.h"
 
+enum { GEMM_ROWS = 5 }; /* from here on the panel pays; from 2 on where unpacking is dear */
 enum { CHUNK = 16 }; /* groups whose scales are transposed at a time; a multiple of the groups in a column */
 
 /* One block of 16 outputs. */
@@ -16,7 +17,7 @@ typedef struct block {
 
 static void block_init(block *b, const cb_mm *mm, int64_t n, int64_t n1)
 {
-    size_t per = (size_t)mm->n_groups * (mm->scale_type == CB_S_F32 ? 4 : mm->scale_type == CB_S_F16 || mm->scale_type == CB_S_BF16 ? 2 : 1);
+    size_t per = (size_t)mm->n_groups * cb_scale_size(mm->scale_type);
     for (int r = 0; r < 16; r++) {
         int64_t i = n + r < n1 ? n + r : n1 - 1;
         b->row[r] = mm->codes + (size_t)i * mm->row_bytes;
@@ -179,7 +180,11 @@ void cb_linear_avx512(const cb_mm *mm, int64_t n0, int64_t n1, void *scratch)
 {
     if (n0 >= n1) return;
     cb_geom s = geom_of(mm);
-    if (mm->fmt == CB_FMT_PLANES && mm->group == 64) {
+    if (s.kind >= 0 && mm->n_rows >= (s.kind == KIND_B1 || s.kind == KIND_ODD || s.kind == KIND_WIDE ? 2 : GEMM_ROWS)) {
+        cb_gemm_avx512(mm, s, n0, n1, scratch);
+        return;
+    }
+    if (s.kind == KIND_WIDE) {
         gemv_planes(mm, n0, n1);
         return;
     }

@@ -11,8 +11,8 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-/* How stored bytes become code bytes. KIND_ODD: 3, 5 or 6 bits. */
-enum { KIND_B1, KIND_B2, KIND_B4, KIND_FP4, KIND_B8, KIND_ODD };
+/* How stored bytes become code bytes. KIND_ODD: 3, 5 or 6 bits. KIND_WIDE: CB_FMT_PLANES. */
+enum { KIND_B1, KIND_B2, KIND_B4, KIND_FP4, KIND_B8, KIND_ODD, KIND_WIDE };
 
 /* The shape of one column step. Constant in each kernel instance. */
 typedef struct cb_geom {
@@ -63,6 +63,14 @@ INLINE __m512i fp4_table(void) /* twice the value, plus 12 */
 
 INLINE __m512i shift_right(__m512i v, int n) { return n ? _mm512_srli_epi16(v, (unsigned)n) : v; }
 
+/* Plane j of packed bytes, for 1, 2 and 4 bits. */
+INLINE __m512i plane_of(cb_geom s, __m512i b, int j)
+{
+    int width = 8 / geom_pack(s);
+    __m512i v = _mm512_and_si512(shift_right(b, j * width), _mm512_set1_epi8((char)((1 << width) - 1)));
+    return s.kind == KIND_FP4 ? _mm512_shuffle_epi8(fp4_table(), v) : v;
+}
+
 /* The code bytes of one column of a row: nj vectors. `have` bytes of the row are left at p; FULL says that is a column. */
 INLINE void unpack(cb_geom s, const uint8_t *p, int64_t have, bool full, int bits, const cb_odd *t, __m512i *v)
 {
@@ -78,16 +86,11 @@ INLINE void unpack(cb_geom s, const uint8_t *p, int64_t have, bool full, int bit
         return;
     }
     __m512i b = full ? _mm512_loadu_si512(p) : _mm512_maskz_loadu_epi8(~0ULL >> (64 - have), p);
-    int width = 8 / geom_pack(s);
-    __m512i mask = _mm512_set1_epi8((char)((1 << width) - 1));
-    for (int j = 0; j < geom_pack(s); j++) {
-        v[j] = _mm512_and_si512(shift_right(b, j * width), mask);
-        if (s.kind == KIND_FP4) v[j] = _mm512_shuffle_epi8(fp4_table(), v[j]);
-    }
+    for (int j = 0; j < geom_pack(s); j++) v[j] = plane_of(s, b, j);
 }
 
 /* Stored bytes of a full column. */
-INLINE int column_bytes(cb_geom s, int bits) { return s.kind == KIND_ODD ? 8 * bits * s.nj : s.kind == KIND_B8 ? 64 * s.nj : 64; }
+INLINE int column_bytes(cb_geom s, int bits) { return s.kind == KIND_WIDE ? 128 : s.kind == KIND_ODD ? 8 * bits * s.nj : s.kind == KIND_B8 ? 64 * s.nj : 64; }
 
 /* Runs that a last, partial column has: with a run per block, the planes end with the last block that holds a code. */
 INLINE int runs_left(cb_geom s, int64_t have, int bits) { return geom_pack(s) == 1 && s.nj == 2 && have <= column_bytes(s, bits) / 2 ? 1 : s.nj; }
@@ -151,6 +154,8 @@ INLINE void transpose16(const __m512i *in, __m512i *out)
 }
 
 /* ---- scales --------------------------------------------------------------------------------------------------------- */
+
+static inline size_t cb_scale_size(cb_scale_type t) { return t == CB_S_F32 ? 4 : t == CB_S_F16 || t == CB_S_BF16 ? 2 : 1; }
 
 /* Scales at..at+n-1 of an array (n <= 16), decoded as cb_scale_at does; missing lanes are zero. */
 INLINE __m512 scales_row(const uint8_t *p, cb_scale_type t, int64_t at, int n)
@@ -237,6 +242,7 @@ static inline cb_geom geom_of(const cb_mm *mm)
 {
     cb_geom none = {-1, 0, 0};
     int g = mm->group;
+    if (mm->fmt == CB_FMT_PLANES) return g == 64 ? (cb_geom){KIND_WIDE, 16, 1} : none;
     if (mm->fmt == CB_FMT_FP4) return g == 16 || g == 32 ? (cb_geom){KIND_FP4, g / 8, 2} : none;
     if (mm->fmt != CB_FMT_AFFINE || (g != 32 && g != 64 && g != 128)) return none;
     switch (mm->bits) {
@@ -259,5 +265,4 @@ static inline cb_geom geom_of(const cb_mm *mm)
 
 /* gemm_avx512.c: many rows. scratch as for `linear`. */
 void cb_gemm_avx512(const cb_mm *mm, cb_geom s, int64_t n0, int64_t n1, void *scratch);
-void cb_gemm_planes_avx512(const cb_mm *mm, int64_t n0, int64_t n1, void *scratch);
 #endif
