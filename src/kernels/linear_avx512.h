@@ -97,10 +97,8 @@ INLINE int runs_left(cb_geom s, int64_t have, int bits) { return geom_pack(s) ==
 
 /* ---- transposes ----------------------------------------------------------------------------------------------------- */
 
-INLINE __m512i shuf32(__m512i a, __m512i b, const int imm)
-{
-    return _mm512_castps_si512(_mm512_shuffle_ps(_mm512_castsi512_ps(a), _mm512_castsi512_ps(b), imm));
-}
+/* A macro: clang wants the control to be a constant before it inlines. */
+#define shuf32(a, b, imm) _mm512_castps_si512(_mm512_shuffle_ps(_mm512_castsi512_ps(a), _mm512_castsi512_ps(b), imm))
 
 /* Four rows of 16 words, summed in runs of w words, still apart by 128-bit lane: out has 4/w vectors (one for w >= 4), whose
  * lane L holds rows 0..3 of words 4L.. */
