@@ -42,6 +42,9 @@ LIB_SRC := $(filter-out %_avx2.c %_avx512.c,$(LIB_SRC))
 else
 LIB_SRC := $(filter-out %_neon.c,$(LIB_SRC))
 endif
+ifeq ($(FLAVOUR),fuzz) # parsers need no kernels, and their build is what takes long
+LIB_SRC := $(filter-out src/kernels/% src/cpu/%,$(LIB_SRC))
+endif
 CLI_SRC := $(sort $(wildcard src/cli/*.c))
 obj      = $(patsubst %.c,$(B)/%.o,$(1))
 LIB_OBJ := $(call obj,$(LIB_SRC))
