@@ -341,13 +341,13 @@ static void attn_part(void *arg, int id, int nt)
 }
 static void bench_attn(const cb_kernels *k)
 {
-    static const int dims[] = {64, 128, 256, 512}, nqs[] = {1, 2, 4, 8, 16};
+    static const int dims[] = {64, 128, 256, 512}, nqs[] = {1, 2, 3, 4, 6, 16};
     cb_kernels c;
     cb_kernels_set_c(&c);
     enum { BLOCKS = 64 };
     printf("%-7s %4s %4s %10s %7s %9s %9s\n", "isa", "dim", "n_q", "ns/block", "spread", "GMAC/s", "x scalar");
     for (int d = 0; d < 4; d++)
-        for (int q = 0; q < 5; q++) {
+        for (int q = 0; q < 6; q++) {
             int dim = dims[d], n_q = nqs[q];
             size_t one = (size_t)dim * CB_KV_BLOCK;
             attn_arg a = {.n_blocks = BLOCKS, .kv = big_alloc(one * 4 * BLOCKS)};

@@ -14,5 +14,7 @@ void cb_kernels_set_avx512(cb_kernels *k)
     k->scale = cb_scale_avx512;
     k->softcap = cb_softcap_avx512;
     k->rope = cb_rope_avx512;
+    k->attn_block = cb_attn_block_avx512;
+    k->attn_merge = cb_attn_merge_avx512;
     k->all_finite = cb_all_finite_avx512;
 }

@@ -12,6 +12,8 @@ void cb_add_avx512(float *y, const float *a, const float *b, int n);
 void cb_scale_avx512(float *y, const float *x, float s, int n);
 void cb_softcap_avx512(float *y, const float *x, float cap, int n);
 void cb_rope_avx512(float *x, const float *cs, int n_pairs, int half);
+void cb_attn_block_avx512(const cb_attn *a);
+void cb_attn_merge_avx512(float *mm, float *ll, float *oo, float m, float l, const float *o, int dim);
 bool cb_all_finite_avx512(const float *x, int64_t n);
 void cb_linear_avx512(const cb_mm *mm, int64_t n0, int64_t n1, void *scratch);
 #endif

@@ -9,8 +9,6 @@
 #include "kernels/kernels_avx512.h"
 #include "kernels/num_avx512.h"
 
-#define INLINE static inline __attribute__((always_inline))
-
 /* How stored bytes become code bytes. KIND_ODD: 3, 5 or 6 bits. KIND_WIDE: CB_FMT_PLANES. */
 enum { KIND_B1, KIND_B2, KIND_B4, KIND_FP4, KIND_B8, KIND_ODD, KIND_WIDE };
 

@@ -4,6 +4,8 @@
 #include "kernels/num.h"
 #include <immintrin.h>
 
+#define INLINE static inline __attribute__((always_inline)) /* for code whose arguments are constants */
+
 /* Lanes i < n, n >= 0; all sixteen for n >= 16. */
 static inline __mmask16 cb_mask16(int64_t n) { return n >= 16 ? 0xffff : (__mmask16)((1u << n) - 1); }
 
