@@ -1,7 +1,19 @@
 /* kernels_neon.c: which slots neon replaces. */
-#include "kernels/kernels.h"
+#include "kernels/kernels_neon.h"
 
 void cb_kernels_set_neon(cb_kernels *k)
 {
     k->name = "neon";
+    k->quant_row = cb_quant_row_neon;
+    k->quant16 = cb_quant16_neon;
+    k->rmsnorm = cb_rmsnorm_neon;
+    k->silu_mul = cb_silu_mul_neon;
+    k->gelu_mul = cb_gelu_mul_neon;
+    k->add = cb_add_neon;
+    k->scale = cb_scale_neon;
+    k->softcap = cb_softcap_neon;
+    k->rope = cb_rope_neon;
+    k->all_finite = cb_all_finite_neon;
+    k->attn_block = cb_attn_block_neon;
+    k->attn_merge = cb_attn_merge_neon;
 }

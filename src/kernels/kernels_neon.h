@@ -1,0 +1,19 @@
+/* kernels_neon.h: the NEON kernels by name, for the inventory in kernels_neon.c. */
+#ifndef CB_KERNELS_NEON_H
+#define CB_KERNELS_NEON_H
+#include "kernels/kernels.h"
+
+void cb_quant_row_neon(const float *x, int n, int group, int pack, int8_t *planes, float *dx, float *xs, int32_t *sum);
+float cb_quant16_neon(const float *x, int n, int16_t *xi);
+void cb_linear_neon(const cb_mm *mm, int64_t n0, int64_t n1, void *scratch);
+void cb_rmsnorm_neon(float *y, const float *x, const float *w, int n, float eps);
+void cb_silu_mul_neon(float *y, const float *gate, const float *up, int n);
+void cb_gelu_mul_neon(float *y, const float *gate, const float *up, int n);
+void cb_add_neon(float *y, const float *a, const float *b, int n);
+void cb_scale_neon(float *y, const float *x, float s, int n);
+void cb_softcap_neon(float *y, const float *x, float cap, int n);
+void cb_rope_neon(float *x, const float *cs, int n_pairs, int half);
+bool cb_all_finite_neon(const float *x, int64_t n);
+void cb_attn_block_neon(const cb_attn *a);
+void cb_attn_merge_neon(float *mm, float *ll, float *oo, float m, float l, const float *o, int dim);
+#endif
