@@ -17,8 +17,8 @@ static inline void add_pair(const int16_t *b, const int16_t *ah, const int16_t *
     }
 }
 
-/* out = (float)(sum over n pairs of a * b) on 8 lanes: a, in parts 256*ah + al, is the same for all lanes, b holds a pair for
- * each lane, and the next pairs stand `stride` numbers on. */
+/* out = (float)(sum over n pairs of a * b) on 8 lanes: a, in parts 256*ah + al, is the same for all lanes, b holds a pair
+ * for each lane, and the next pairs stand `stride` numbers on. */
 static inline void dot8(const int16_t *ah, const int16_t *al, const int16_t *b, size_t stride, int n, float32x4_t out[2])
 {
     int32x4_t h[2] = {vdupq_n_s32(0), vdupq_n_s32(0)}, l[2] = {h[0], h[0]};

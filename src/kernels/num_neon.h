@@ -93,7 +93,8 @@ static inline float v4_max_abs(const float *x, int n)
 /* Eight floats times inv, rounded and limited: clamp(rint(x*inv)). */
 static inline int16x8_t v4_xi16(float32x4_t a, float32x4_t b, float32x4_t inv)
 {
-    int16x8_t v = vcombine_s16(vqmovn_s32(vcvtnq_s32_f32(vmulq_f32(a, inv))), vqmovn_s32(vcvtnq_s32_f32(vmulq_f32(b, inv))));
+    int32x4_t ia = vcvtnq_s32_f32(vmulq_f32(a, inv)), ib = vcvtnq_s32_f32(vmulq_f32(b, inv));
+    int16x8_t v = vcombine_s16(vqmovn_s32(ia), vqmovn_s32(ib));
     return vmaxq_s16(vminq_s16(v, vdupq_n_s16(CB_XI_MAX)), vdupq_n_s16(-CB_XI_MAX));
 }
 #endif

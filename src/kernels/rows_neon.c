@@ -1,4 +1,4 @@
-/* rows_neon.c: norms, activations, rotation on four lanes; rows_c.c is the truth. Tails go through the same scalar lines. */
+/* rows_neon.c: norms, activations, rotation on four lanes; rows_c.c is the truth. Tails go through the scalar lines. */
 #include "kernels/kernels_neon.h"
 #include "kernels/num_neon.h"
 
