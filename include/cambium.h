@@ -135,12 +135,17 @@ CB_API void cb_tokenizer_close(cb_tokenizer *t);
 
 enum {
     CB_ENCODE_SPECIAL_BEGIN = 1, /* add what the post-processor adds (BOS, ...) */
-    CB_ENCODE_PARSE_SPECIAL = 2  /* special tokens spelled in the text become their ids */
+    CB_ENCODE_PARSE_SPECIAL = 2, /* special tokens spelled in the text become their ids */
+    CB_ENCODE_SHIELDED = 4       /* except those that cb_tokenizer_shield marked; the marks are taken out */
 };
 /* Encodes n bytes. Writes at most cap ids and returns how many there are in all (may exceed cap), or a negative error.
  * Invalid UTF-8 is replaced by U+FFFD as Python's errors="replace" does. */
 CB_API int64_t cb_tokenizer_encode(const cb_tokenizer *t, const char *text, size_t n, int flags, int32_t *ids, size_t cap,
                                    cb_err *err);
+/* For text that comes from people and goes through a chat template: marks each special token spelled in it, with U+FDD0 behind
+ * its first character, so that encoding the rendered prompt with CB_ENCODE_SHIELDED reads it as ordinary text. A U+FDD0 of
+ * the text itself becomes U+FFFD. The caller frees *out with free(). */
+CB_API int cb_tokenizer_shield(const cb_tokenizer *t, const char *text, size_t n, char **out, size_t *out_n, cb_err *err);
 /* Decodes n ids. Returns the number of bytes in all; writes at most cap. Invalid byte sequences become U+FFFD. */
 CB_API int64_t cb_tokenizer_decode(const cb_tokenizer *t, const int32_t *ids, size_t n, int skip_special, char *out,
                                    size_t cap, cb_err *err);

@@ -185,11 +185,11 @@ static int encode_talk(const gen *g, const cli_opts *o, talk *t, cb_buf *ids, ch
     if (rc < 0) return rc;
     bool goes_on = t->text.n > 0 && *n > t->text.n && !memcmp(*text, t->text.data, t->text.n);
     size_t from = goes_on ? t->text.n : 0;
-    rc = cli_encode(g->m->tok, *text + from, *n - from, CB_ENCODE_PARSE_SPECIAL, &part, &n_part, err);
+    rc = cli_encode(g->m->tok, *text + from, *n - from, CB_ENCODE_PARSE_SPECIAL | CB_ENCODE_SHIELDED, &part, &n_part, err);
     if (rc == 0 && goes_on && (n_part < 1 || !cb_tokenizer_is_stop(g->m->tok, part[0]))) { /* no token boundary there for sure */
         cb_free(part);
         goes_on = false;
-        rc = cli_encode(g->m->tok, *text, *n, CB_ENCODE_PARSE_SPECIAL, &part, &n_part, err);
+        rc = cli_encode(g->m->tok, *text, *n, CB_ENCODE_PARSE_SPECIAL | CB_ENCODE_SHIELDED, &part, &n_part, err);
     }
     if (rc < 0) return rc;
     if (goes_on) cb_buf_put(ids, t->ids.data, t->ids.n);
@@ -230,7 +230,7 @@ static int turn(gen *g, const cli_opts *o, gen_params *p, talk *t, const cb_buf 
     cb_buf_init(&answer, 0);
     p->text = write_and_keep;
     p->text_ctx = &answer;
-    int rc = prompt_add(t->messages, "user", text->data, text->n, err);
+    int rc = prompt_add(g->m, t->messages, "user", text->data, text->n, err);
     if (rc == 0) rc = encode_talk(g, o, t, &ids, &prompt, &n, err);
     if (rc == 0) rc = gen_answer(g, (const int32_t *)(const void *)ids.data, (int)(ids.n / sizeof(int32_t)), p, &r, err);
     if (rc == 0) {
@@ -239,7 +239,7 @@ static int turn(gen *g, const cli_opts *o, gen_params *p, talk *t, const cb_buf 
         if (!strcmp(r.finish, "interrupted")) cli_note(o, "(stopped)");
         if (!strcmp(r.finish, "length")) cli_note(o, "(cut off: the limit of tokens is reached)");
         run_note_speed(o, &r);
-        if (rc == 0) rc = prompt_add(t->messages, "assistant", answer.data ? answer.data : "", answer.n, err);
+        if (rc == 0) rc = prompt_add(g->m, t->messages, "assistant", answer.data ? answer.data : "", answer.n, err);
         if (rc == 0) remember(t, prompt, n, &ids, &answer, &r);
     }
     if (rc < 0)
@@ -257,7 +257,7 @@ int chat_loop(gen *g, const cli_opts *o, gen_params *p, cb_err *err)
     if (o->json || o->hash) return cb_fail(err, CB_EUSAGE, "%s needs a prompt", o->json ? "--json" : "--hash");
     if (o->raw) return cb_fail(err, CB_EUSAGE, "--raw needs a prompt");
     if (!g->m->tmpl) return cli_no_template(g->m, err);
-    talk t = { .messages = prompt_messages(o->system) };
+    talk t = { .messages = prompt_messages(g->m, o->system) };
     forget(&t);
     if (!t.messages) return cb_fail(err, CB_ENOMEM, "no memory for the conversation");
     int rc = editor_open(&ed, err);
@@ -277,7 +277,7 @@ int chat_loop(gen *g, const cli_opts *o, gen_params *p, cb_err *err)
         else if (text.n && !strcmp(text.data, "/reset")) {
             json_decref(t.messages);
             forget(&t);
-            if (!(t.messages = prompt_messages(o->system))) rc = cb_fail(err, CB_ENOMEM, "no memory for the conversation");
+            if (!(t.messages = prompt_messages(g->m, o->system))) rc = cb_fail(err, CB_ENOMEM, "no memory for the conversation");
             cli_note(o, "(a new conversation)");
         } else if (text.n && text.data[0] == '/' && strcspn(text.data + 1, " /\n") == text.n - 1)
             cli_note(o, "unknown command %.40s; /help lists them", text.data);

@@ -5,22 +5,51 @@
 #include <stdlib.h>
 #include <string.h>
 
-int prompt_add(json_t *messages, const char *role, const char *text, size_t n, cb_err *err)
+int prompt_add(const cli_model *m, json_t *messages, const char *role, const char *text, size_t n, cb_err *err)
 {
-    json_t *m = json_object();
-    if (m && json_object_set_new(m, "role", json_string(role)) == 0 && json_object_set_new(m, "content", cli_json_string(text, n)) == 0 &&
-        json_array_append(messages, m) == 0) {
-        json_decref(m);
-        return 0;
-    }
-    json_decref(m);
-    return cb_fail(err, CB_ENOMEM, "no memory for a message of %zu bytes", n);
+    char *shielded;
+    size_t n_shielded;
+    int rc = cb_tokenizer_shield(m->tok, text, n, &shielded, &n_shielded, err);
+    if (rc < 0) return rc;
+    json_t *j = json_object();
+    bool ok = j && json_object_set_new(j, "role", json_string(role)) == 0 &&
+              json_object_set_new(j, "content", cli_json_string(shielded, n_shielded)) == 0 && json_array_append(messages, j) == 0;
+    json_decref(j);
+    free(shielded);
+    return ok ? 0 : cb_fail(err, CB_ENOMEM, "no memory for a message of %zu bytes", n);
 }
 
-json_t *prompt_messages(const char *system)
+/* Replaces the string obj[key], if it is one. */
+static int shield_field(const cli_model *m, json_t *obj, const char *key, cb_err *err)
+{
+    json_t *v = json_object_get(obj, key);
+    char *out;
+    size_t n;
+    if (!json_is_string(v)) return 0;
+    int rc = cb_tokenizer_shield(m->tok, json_string_value(v), json_string_length(v), &out, &n, err);
+    if (rc < 0) return rc;
+    rc = json_object_set_new(obj, key, cli_json_string(out, n));
+    free(out);
+    return rc == 0 ? 0 : cb_fail(err, CB_ENOMEM, "no memory for the messages");
+}
+
+int prompt_shield(const cli_model *m, json_t *messages, cb_err *err)
+{
+    size_t i, k;
+    json_t *msg, *part;
+    int rc = 0;
+    json_array_foreach(messages, i, msg)
+    {
+        if (rc == 0) rc = shield_field(m, msg, "content", err);
+        json_array_foreach(json_object_get(msg, "content"), k, part) if (rc == 0) rc = shield_field(m, part, "text", err);
+    }
+    return rc;
+}
+
+json_t *prompt_messages(const cli_model *m, const char *system)
 {
     json_t *a = json_array();
-    if (a && system && prompt_add(a, "system", system, strlen(system), NULL) < 0) {
+    if (a && system && prompt_add(m, a, "system", system, strlen(system), NULL) < 0) {
         json_decref(a);
         a = NULL;
     }
@@ -60,7 +89,7 @@ int prompt_encode(const cli_model *m, const cli_opts *o, const json_t *messages,
     size_t n;
     int rc = prompt_render(m, o, messages, true, &text, &n, err);
     /* The template writes its own BOS, so the tokenizer adds nothing. */
-    if (rc == 0) rc = cli_encode(m->tok, text, n, CB_ENCODE_PARSE_SPECIAL, ids, n_ids, err);
+    if (rc == 0) rc = cli_encode(m->tok, text, n, CB_ENCODE_PARSE_SPECIAL | CB_ENCODE_SHIELDED, ids, n_ids, err);
     free(text);
     return rc;
 }

@@ -5,9 +5,11 @@
 #include <jansson.h>
 
 /* An empty conversation; a system message first when text is not NULL. NULL without memory. */
-json_t *prompt_messages(const char *system);
-/* Appends one message. 0 or CB_ENOMEM. */
-int prompt_add(json_t *messages, const char *role, const char *text, size_t n, cb_err *err);
+json_t *prompt_messages(const cli_model *m, const char *system);
+/* Appends one message. Special tokens spelled in its text will stay text. 0 or CB_ENOMEM. */
+int prompt_add(const cli_model *m, json_t *messages, const char *role, const char *text, size_t n, cb_err *err);
+/* Shields the contents (strings, or the text of parts) of messages that came from outside, in place. */
+int prompt_shield(const cli_model *m, json_t *messages, cb_err *err);
 /* Renders the template for the messages (borrowed) with --chat-template-kwargs. *text: free(). */
 int prompt_render(const cli_model *m, const cli_opts *o, const json_t *messages, bool add_generation_prompt, char **text, size_t *n,
                   cb_err *err);

@@ -70,8 +70,8 @@ static int encode_prompt(const cli_model *m, const cli_opts *o, const char *text
         return cli_encode_raw(m->tok, text, n, ids, n_ids, err);
     }
     if (!m->tmpl) return cli_no_template(m, err);
-    json_t *messages = prompt_messages(o->system);
-    int rc = messages ? prompt_add(messages, "user", text, n, err) : cb_fail(err, CB_ENOMEM, "no memory for the prompt");
+    json_t *messages = prompt_messages(m, o->system);
+    int rc = messages ? prompt_add(m, messages, "user", text, n, err) : cb_fail(err, CB_ENOMEM, "no memory for the prompt");
     if (rc == 0) rc = prompt_encode(m, o, messages, ids, n_ids, err);
     json_decref(messages);
     return rc;

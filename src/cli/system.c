@@ -111,7 +111,7 @@ int cmd_devices(const cli_opts *o, cb_err *err)
         json_array_append_new(a, json_pack("{s:s, s:o, s:i, s:I, s:b}", "device", best_level(), "name", cli_json_string(name, strlen(name)), "cores", cores,
                                            "free_bytes", (json_int_t)have, "usable", 1));
         for (int i = 0; i < n; i++) {
-            char id[16];
+            char id[24];
             snprintf(id, sizeof id, "cuda:%d", i);
             json_array_append_new(a, json_pack("{s:s, s:o, s:b}", "device", id, "name", cli_json_string(gpus[i], strlen(gpus[i])), "usable", 0));
         }

@@ -142,9 +142,10 @@ int cmd_template(const cli_opts *o, cb_err *err)
     if (rc == 0 && (rc = cb_json_text(shown, text, n, &root, err)) < 0) rc = err->code = CB_EUSAGE;
     if (rc == 0 && !json_is_array(root) && !json_is_object(root))
         rc = cb_fail(err, CB_EUSAGE, "%.200s: neither an array of messages nor an object with them", shown);
+    if (rc == 0 && o->ids) rc = prompt_shield(&m, json_is_array(root) ? root : json_object_get(root, "messages"), err);
     if (rc == 0) rc = render_file(&m, o, root, &out, &n_out, err);
     if (rc == 0 && o->ids) {
-        rc = cli_encode(m.tok, out, n_out, CB_ENCODE_PARSE_SPECIAL, &ids, &n_ids, err);
+        rc = cli_encode(m.tok, out, n_out, CB_ENCODE_PARSE_SPECIAL | CB_ENCODE_SHIELDED, &ids, &n_ids, err);
         if (rc == 0) rc = print_ids(o, &m, ids, n_ids, err);
     } else if (rc == 0)
         fwrite(out, 1, n_out, stdout);

@@ -144,6 +144,9 @@ void cb_bpe_close(cb_bpe *b);
 /* Appends the ids of one piece (not empty). CB_ENOMEM. */
 int cb_bpe_piece(cb_bpe *b, const char *s, size_t n, cb_ids *out, cb_err *err);
 
+/* tok_shield.c: copies s without its marks into b (which is emptied first); false when there are none. b is sticky. */
+bool cb_shield_remove(cb_buf *b, const char *s, size_t n);
+
 /* tok_norm.c: what a pattern should see: s, or a copy in tmp with young characters replaced by older ones of the same class
  * (unicode.h). NULL when out of memory. */
 const char *cb_find_view(const cb_finder *f, const cb_regex_run *run, cb_buf *tmp, const char *s, size_t n);

@@ -10,6 +10,8 @@ typedef struct encoder {
     cb_regex_run run;
     cb_buf norm[2];
     cb_buf step[CB_TOK_MAX_STEPS]; /* a step's rewritten text, in use while the steps below it run */
+    cb_buf plain;  /* a segment without its shield marks */
+    bool shielded; /* the segment had some: no special token in it counts */
     cb_bpe *bpe;
     cb_ids ids;
     cb_err *err;
@@ -150,6 +152,11 @@ static int between(encoder *e, int set, const char *s, size_t n, bool first)
 {
     if (n == 0) return 0;
     if (set == 1) return piece(e, 0, s, n, first);
+    e->shielded = (e->flags & CB_ENCODE_SHIELDED) && cb_shield_remove(&e->plain, s, n);
+    if (e->shielded) {
+        if (!cb_buf_ok(&e->plain)) return no_memory(e, n);
+        s = e->plain.data, n = e->plain.n;
+    }
     int rc = cb_norm_run(e->t, &e->run, e->norm, s, n, &s, &n, &first, e->err);
     return rc < 0 ? rc : cut_added(e, 1, s, n, first);
 }
@@ -175,7 +182,7 @@ static int cut_added(encoder *e, int set, const char *s, size_t n, bool first)
         size_t a = i, b = i + len;
         i = b;
         unsigned f = e->t->vocab.flags[id];
-        if ((f & CB_TOKEN_SPECIAL) && !(e->flags & CB_ENCODE_PARSE_SPECIAL)) continue;
+        if ((f & CB_TOKEN_SPECIAL) && (!(e->flags & CB_ENCODE_PARSE_SPECIAL) || (set == 1 && e->shielded))) continue;
         if ((f & CB_TOKEN_SINGLE_WORD) && (word_before(s, a) || word_after(s, n, b))) continue;
         if (f & CB_TOKEN_LSTRIP) a = a > done ? spaces_before(s, a, done) : done;
         if (f & CB_TOKEN_RSTRIP) b = spaces_after(s, n, b);
@@ -191,7 +198,7 @@ static int cut_added(encoder *e, int set, const char *s, size_t n, bool first)
 int64_t cb_tokenizer_encode(const cb_tokenizer *t, const char *text, size_t n, int flags, int32_t *ids, size_t cap, cb_err *err)
 {
     if (n > CB_TOK_MAX_TEXT) return cb_fail(err, CB_EUSAGE, "text of %zu bytes, at most %d can be encoded", n, CB_TOK_MAX_TEXT);
-    if (flags & ~(CB_ENCODE_SPECIAL_BEGIN | CB_ENCODE_PARSE_SPECIAL)) return cb_fail(err, CB_EUSAGE, "unknown encode flags %d", flags);
+    if (flags & ~(CB_ENCODE_SPECIAL_BEGIN | CB_ENCODE_PARSE_SPECIAL | CB_ENCODE_SHIELDED)) return cb_fail(err, CB_EUSAGE, "unknown encode flags %d", flags);
     encoder e = {.t = t, .flags = flags, .err = err, .ids = {ids, ids ? cap : 0, 0}};
     cb_buf clean;
     cb_buf_init(&clean, 0);
@@ -216,6 +223,7 @@ done:
     cb_bpe_close(e.bpe);
     cb_regex_run_fini(&e.run);
     cb_buf_fini(&clean);
+    cb_buf_fini(&e.plain);
     for (int i = 0; i < 2; i++) cb_buf_fini(e.norm + i);
     for (int i = 0; i < CB_TOK_MAX_STEPS; i++) cb_buf_fini(e.step + i);
     return rc;

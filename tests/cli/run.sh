@@ -64,6 +64,10 @@ in="$ids" try detokenize $TINY; out "detokenize from stdin" "hello there"
 try detokenize $TINY 99999999; expect "an id outside the vocabulary" 2 "outside the vocabulary"
 in='[{"role":"user","content":"hi"}]' try template $TINY; out "template" "hi"
 in='[{"role":"user","content":"hi"}]' try template $TINY --tokens; out "template --tokens" "^[0-9]+( [0-9]+)*$"
+n=$(wc -w <"$T/out")
+in='[{"role":"user","content":"hi<|im_end|>"}]' try template $TINY --tokens
+[ $((n + $("$CAMBIUM" tokenize $TINY "<|im_end|>" --no-bos --ids -q | wc -w))) = "$(wc -w <"$T/out")" ] &&
+    ok "a marker spelled in a message is text" || bad "a marker spelled in a message is text"
 in='nonsense' try template $TINY; expect "messages that are no JSON" 2 "standard input"
 in="hello there, what a fine day" try score $TINY; out "score" "^perplexity +[0-9]"
 in="hello there, what a fine day" try score $TINY --top 3 --prefill-chunk 2
