@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_OPS = 1 << 16, N_KINDS = 40, PROBE_BYTES = 256 << 20 };
+enum { MAX_OPS = 1 << 16, N_KINDS = 40, PROBE_BYTES = 256 << 20, PROBE_WINDOW = 16 << 20 };
 
 typedef struct op_cost {
     char name[64], kind[16];
@@ -40,40 +40,36 @@ static void on_op(void *ctx, const cb_tap *t)
 /* ---- read bandwidth ---- */
 
 typedef struct probe {
-    uint64_t *data;
-    size_t n;
+    uint64_t *data, *at; /* the buffer, and the window read now */
     uint64_t sum[256];
 } probe;
 
 static void probe_part(void *ctx, int member, int n_members)
 {
     probe *p = ctx;
-    size_t per = p->n / (size_t)n_members, from = per * (size_t)member;
+    size_t per = PROBE_WINDOW / sizeof(uint64_t) / (size_t)n_members;
+    const uint64_t *v = p->at + per * (size_t)member;
     uint64_t a = 0, b = 0, c = 0, d = 0;
-    for (size_t i = from; i + 4 <= from + per; i += 4) a += p->data[i], b += p->data[i + 1], c += p->data[i + 2], d += p->data[i + 3];
+    for (size_t i = 0; i + 4 <= per; i += 4) a += v[i], b += v[i + 1], c += v[i + 2], d += v[i + 3];
     p->sum[member] = a + b + c + d;
 }
 
-static void probe_fill(void *ctx, int member, int n_members)
-{
-    probe *p = ctx;
-    size_t per = p->n / (size_t)n_members;
-    memset(p->data + per * (size_t)member, member + 1, per * sizeof *p->data);
-}
-
-/* Best of some reads of 256 MiB by n_threads; GB/s, 0 when it cannot be measured. */
+/* Best window of a buffer too large for the caches, read again and again by n_threads for a second; GB/s, 0 when it cannot be
+ * measured. A window takes a few milliseconds, so that some are read undisturbed on a busy machine. */
 static double read_bandwidth(int n_threads)
 {
-    probe p = { .n = PROBE_BYTES / sizeof(uint64_t) };
+    probe p = {0};
     cb_pool *pool;
     double best = 0;
     if (cb_pool_open(n_threads, &pool, NULL) < 0) return 0;
     if ((p.data = cb_alloc_aligned(PROBE_BYTES))) {
-        cb_pool_run(pool, probe_fill, &p);
-        for (int r = 0; r < 5; r++) {
+        memset(p.data, 1, PROBE_BYTES);
+        double until = cb_now() + 1;
+        for (size_t w = 0; w < PROBE_BYTES / PROBE_WINDOW || cb_now() < until; w++) {
+            p.at = p.data + w % (PROBE_BYTES / PROBE_WINDOW) * (PROBE_WINDOW / sizeof(uint64_t));
             double t0 = cb_now();
             cb_pool_run(pool, probe_part, &p);
-            double v = PROBE_BYTES / (cb_now() - t0) / 1e9;
+            double v = PROBE_WINDOW / (cb_now() - t0) / 1e9;
             if (v > best) best = v;
         }
     }

@@ -1,4 +1,5 @@
 #!/bin/bash
+# shellcheck disable=SC2034,SC2154
 # The interactive chat, on a terminal made by script(1).
 . tests/cli/lib.sh.inc
 if ! command -v script >/dev/null; then

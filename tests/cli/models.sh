@@ -1,4 +1,5 @@
 #!/bin/bash
+# shellcheck disable=SC2034,SC2154
 # Missing, damaged and unsupported checkpoints; memory; import errors.
 . tests/cli/lib.sh.inc
 

@@ -1,4 +1,5 @@
 #!/bin/bash
+# shellcheck disable=SC2034,SC2154
 # Answers: sources of the prompt, limits, JSON, stop texts, hashes; on a tiny checkpoint (which answers nonsense).
 . tests/cli/lib.sh.inc
 

@@ -1,4 +1,5 @@
 #!/bin/bash
+# shellcheck disable=SC2034,SC2154
 # Flags, help, exit codes of misuse.
 . tests/cli/lib.sh.inc
 
