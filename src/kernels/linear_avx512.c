@@ -125,8 +125,9 @@ INLINE void gemv_rows(const cb_mm *mm, int r, int64_t n0, int64_t n1, cb_geom s,
             return; \
         } \
         for (; r + 4 <= n; r += 4) gemv_rows(mm, r, n0, n1, s, 4); \
-        if (r + 2 <= n) gemv_rows(mm, r, n0, n1, s, 2), r += 2; \
-        if (r < n) gemv_rows(mm, r, n0, n1, s, 1); \
+        if (n - r == 3) gemv_rows(mm, r, n0, n1, s, 3); \
+        else if (n - r == 2) gemv_rows(mm, r, n0, n1, s, 2); \
+        else if (n - r == 1) gemv_rows(mm, r, n0, n1, s, 1); \
     }
 CB_GEOMS(GEMV)
 

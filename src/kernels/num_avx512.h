@@ -65,6 +65,21 @@ static inline float cb_lane_fold32_x16(__m512 a, __m512 b)
     return _mm_cvtss_f32(q);
 }
 
+/* Sixteen vectors to one, lane i the sum (or maximum) of vector i's lanes as integers. MAX is a constant. */
+INLINE __m512i cb_join_x16(__m512i a, __m512i b, const bool MAX) { return MAX ? _mm512_max_epi32(a, b) : _mm512_add_epi32(a, b); }
+INLINE __m512i cb_fold16_x16(const __m512i *v, const bool MAX)
+{
+    __m512i q[4];
+    for (int i = 0; i < 4; i++, v += 4) {
+        __m512i a = cb_join_x16(_mm512_unpacklo_epi32(v[0], v[1]), _mm512_unpackhi_epi32(v[0], v[1]), MAX);
+        __m512i b = cb_join_x16(_mm512_unpacklo_epi32(v[2], v[3]), _mm512_unpackhi_epi32(v[2], v[3]), MAX);
+        q[i] = cb_join_x16(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b), MAX);
+    }
+    __m512i a = cb_join_x16(_mm512_shuffle_i32x4(q[0], q[1], 0x88), _mm512_shuffle_i32x4(q[0], q[1], 0xdd), MAX);
+    __m512i b = cb_join_x16(_mm512_shuffle_i32x4(q[2], q[3], 0x88), _mm512_shuffle_i32x4(q[2], q[3], 0xdd), MAX);
+    return cb_join_x16(_mm512_shuffle_i32x4(a, b, 0x88), _mm512_shuffle_i32x4(a, b, 0xdd), MAX);
+}
+
 /* cb_hl_to_f32 */
 static inline __m512 cb_hl_to_f32_x16(__m512i h, __m512i l)
 {

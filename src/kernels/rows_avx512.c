@@ -14,25 +14,36 @@ static inline __m512 load_abs_max(const float *x, int n, __m512 m)
 /* rint(x*inv). |x*inv| cannot round past 32512, so the clamp of the definition never acts. */
 static inline __m512i to_xi(__m512 x, __m512 inv) { return _mm512_cvtps_epi32(_mm512_mul_ps(x, inv)); }
 
-/* One group of n <= group elements (group a multiple of 16) to hi and lo bytes in natural order; missing ones are zero. */
-static inline int32_t quant_group(const float *x, int n, int group, int8_t *hi, int8_t *lo, float *dx)
+enum { BATCH = 16 }; /* groups at a time: their maxima and sums are joined across */
+
+/* The largest |x| of n elements, over the lanes. Magnitudes compare as integers. */
+static inline __m512i group_max(const float *x, int n)
 {
-    __m512 m = _mm512_setzero_ps();
-    for (int i = 0; i < n; i += 16) m = load_abs_max(x + i, n - i, m);
-    float top = _mm512_reduce_max_ps(m);
-    bool zero = top < CB_TINY;
-    __m512 inv = _mm512_set1_ps(zero ? 0 : CB_XI_MAX / top);
-    __m512i s = _mm512_setzero_si512(), half = _mm512_set1_epi32(128);
-    for (int i = 0; i < group; i += 16) {
-        __m512i xi = _mm512_setzero_si512();
-        if (i < n) xi = to_xi(_mm512_maskz_loadu_ps(cb_mask16(n - i), x + i), inv);
-        __m512i h = _mm512_srai_epi32(_mm512_add_epi32(xi, half), 8);
-        s = _mm512_add_epi32(s, xi); /* lo is the low byte of xi, read as signed */
-        _mm_storeu_si128((__m128i *)(void *)(hi + i), _mm512_cvtepi32_epi8(h));
-        _mm_storeu_si128((__m128i *)(void *)(lo + i), _mm512_cvtepi32_epi8(xi));
+    const __m512i abs = _mm512_set1_epi32(0x7fffffff);
+    __m512i m = _mm512_setzero_si512();
+    for (int i = 0; i < n; i += 16) {
+        __m512i v = n - i >= 16 ? _mm512_loadu_si512(x + i) : _mm512_maskz_loadu_epi32(cb_mask16(n - i), x + i);
+        m = _mm512_max_epi32(m, _mm512_and_si512(v, abs));
     }
-    *dx = zero ? 0 : top * CB_XI_INV;
-    return _mm512_reduce_add_epi32(s);
+    return m;
+}
+
+/* One group of n <= group elements (group a multiple of 16) to hi and lo bytes in natural order; missing ones are zero.
+ * Returns the sum over the lanes. */
+static inline __m512i quant_group(const float *x, int n, int group, float inv_of, int8_t *hi, int8_t *lo)
+{
+    const __m512 inv = _mm512_set1_ps(inv_of);
+    const __m512i half = _mm512_set1_epi32(128);
+    __m512i s = _mm512_setzero_si512();
+    for (int i = 0; i < group; i += 16) {
+        __m512i xi;
+        if (n - i >= 16) xi = to_xi(_mm512_loadu_ps(x + i), inv);
+        else xi = n > i ? to_xi(_mm512_maskz_loadu_ps(cb_mask16(n - i), x + i), inv) : _mm512_setzero_si512();
+        s = _mm512_add_epi32(s, xi); /* lo is the low byte of xi, read as signed */
+        _mm_store_si128((__m128i *)(void *)(hi + i), _mm512_cvtepi32_epi8(_mm512_srai_epi32(_mm512_add_epi32(xi, half), 8)));
+        _mm_store_si128((__m128i *)(void *)(lo + i), _mm512_cvtepi32_epi8(xi));
+    }
+    return s;
 }
 
 /* 64*pack bytes in natural order to `pack` planes of 64: plane j takes every pack-th byte from j on. */
@@ -55,26 +66,37 @@ static inline void deal(const int8_t *src, int pack, int8_t *out)
 
 void cb_quant_row_avx512(const float *x, int n, int group, int pack, int8_t *planes, float *dx, float *xs, int32_t *sum)
 {
-    enum { WINDOW = 512 }; /* a multiple of every group and block below */
-    if (group != 16 && group != 32 && group != 64 && group != 128 && group != 256) {
+    enum { GROUP_MAX = 128 };
+    const int block = 64 * pack, span = BATCH * group;
+    if (group % 16 || group > GROUP_MAX || span % block) {
         cb_quant_row_c(x, n, group, pack, planes, dx, xs, sum);
         return;
     }
-    int8_t hi[WINDOW] __attribute__((aligned(64))), lo[WINDOW] __attribute__((aligned(64)));
-    int block = 64 * pack, window = group > block ? group : block, g = 0;
-    for (int e = 0; e < n; e += window) {
-        int have = n - e < window ? n - e : window;
-        for (int i = 0; i < window; i += group) {
-            if (i < have) {
-                sum[g] = quant_group(x + e + i, have - i < group ? have - i : group, group, hi + i, lo + i, dx + g);
-                xs[g] = dx[g] * (float)sum[g];
-                g++;
-            } else {
-                memset(hi + i, 0, (size_t)group);
-                memset(lo + i, 0, (size_t)group);
-            }
+    int8_t hi[BATCH * GROUP_MAX] __attribute__((aligned(64))), lo[BATCH * GROUP_MAX] __attribute__((aligned(64)));
+    float inv[BATCH] __attribute__((aligned(64)));
+    for (int e = 0; e < n; e += span, dx += BATCH, xs += BATCH, sum += BATCH) {
+        const int have = n - e < span ? n - e : span, groups = (have + group - 1) / group;
+        const __mmask16 k = cb_mask16(groups);
+        __m512i v[BATCH];
+        for (int g = 0; g < BATCH; g++)
+            v[g] = g < groups ? group_max(x + e + g * group, have - g * group < group ? have - g * group : group) : _mm512_setzero_si512();
+        const __m512 m = _mm512_castsi512_ps(cb_fold16_x16(v, true));
+        const __mmask16 some = _mm512_cmp_ps_mask(m, _mm512_set1_ps(CB_TINY), _CMP_GE_OQ);
+        const __m512 d = _mm512_maskz_mul_ps(some, m, _mm512_set1_ps(CB_XI_INV));
+        _mm512_store_ps(inv, _mm512_maskz_div_ps(some, _mm512_set1_ps(CB_XI_MAX), m));
+        /* blocks are whole: groups that are missing from the last one are zero */
+        const int whole = (have + block - 1) / block * block;
+        for (int g = 0; g < BATCH; g++) {
+            v[g] = _mm512_setzero_si512();
+            if (g * group >= whole) continue;
+            int left = have - g * group < 0 ? 0 : have - g * group;
+            v[g] = quant_group(x + e + (left ? g * group : 0), left < group ? left : group, group, inv[g], hi + g * group, lo + g * group);
         }
-        for (int i = 0; i < have; i += block, planes += 2 * block) {
+        const __m512i s = cb_fold16_x16(v, false);
+        _mm512_mask_storeu_ps(dx, k, d);
+        _mm512_mask_storeu_epi32(sum, k, s);
+        _mm512_mask_storeu_ps(xs, k, _mm512_mul_ps(d, _mm512_cvtepi32_ps(s)));
+        for (int i = 0; i < whole; i += block, planes += 2 * block) {
             deal(hi + i, pack, planes);
             deal(lo + i, pack, planes + block);
         }
