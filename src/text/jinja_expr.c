@@ -451,7 +451,9 @@ static cb_jnode *condition(cb_jparse *p)
         p->unknown = unknown;
         n = binary(p, CB_JN_COND, 0, n, disjunction(p), pos);
         if (n && cb_jp_skip_name(p, "else")) {
+            if (!cb_jp_deeper(p)) return NULL;
             n->c = condition(p);
+            p->depth--;
             if (!n->c) return NULL;
             cb_jp_above(p, n, n->c);
         }

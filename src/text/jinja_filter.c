@@ -179,7 +179,9 @@ static CB_JFN(round) /* precision, method */
 {
     int64_t digits = 0;
     bool ceiling = cb_j_str_is(a[1], "ceil"), flooring = cb_j_str_is(a[1], "floor");
-    if (!cb_j_arg_int(r, a[0], "precision", &digits) || cb_j_refuse_undef(r, v)) return cb_j_undef();
+    if (a[0].type == CB_J_NONE && v.type == CB_J_FLOAT && isfinite(v.f) && !ceiling && !flooring) return int_of_float(r, nearbyint(v.f));
+    if (a[0].type != CB_J_NONE && !cb_j_arg_int(r, a[0], "precision", &digits)) return cb_j_undef();
+    if (cb_j_refuse_undef(r, v)) return cb_j_undef();
     if (a[1].type != CB_J_MISSING && !ceiling && !flooring && !cb_j_str_is(a[1], "common"))
         return cb_j_fail(r, "method must be common, ceil or floor");
     if (!cb_j_is_num(v)) return cb_j_fail(r, "type %s doesn't define __round__ method", cb_j_type_name(v));
@@ -210,6 +212,7 @@ static CB_JFN(safe)
 static CB_JFN(replace_all) /* old, new, count: all made strings first */
 {
     cb_jv args[3] = {cb_j_to_str(r, a[0]), cb_j_to_str(r, a[1]), a[2]};
+    if (a[2].type == CB_J_NONE) args[2] = CB_J(CB_J_MISSING);
     v = cb_j_to_str(r, v);
     return r->rc ? v : cb_jf_replace(r, v, args);
 }

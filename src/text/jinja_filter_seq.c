@@ -25,7 +25,7 @@ static cb_jv path_part(cb_jr *r, cb_jv v, const char *s, size_t n)
 
 cb_jv cb_j_path(cb_jr *r, cb_jv v, cb_jv path)
 {
-    if (path.type <= CB_J_NONE) return v;
+    if (path.type == CB_J_MISSING || path.type == CB_J_NONE) return v;
     if (path.type != CB_J_STR) return cb_j_getitem(r, v, path);
     const char *s = path.s->s, *end = s + path.s->n;
     for (const char *dot; !r->rc; s = dot + 1) {
@@ -287,11 +287,15 @@ static cb_jv key_of(cb_jr *r, cb_jv item, cb_jv attr, bool case_sensitive)
     return case_sensitive ? k : cb_j_lower(r, k);
 }
 
-/* sort's attribute may name several, separated by commas: the key is a list then. */
+/* sort's attribute may name several, separated by commas. The key is a list even of one, as in jinja2: equal keys need no
+ * order then, so none and none may be sorted. */
 static cb_jv sort_key(cb_jr *r, cb_jv item, cb_jv attr, bool case_sensitive)
 {
-    if (attr.type != CB_J_STR || !memchr(attr.s->s, ',', attr.s->n)) return key_of(r, item, attr, case_sensitive);
     cb_jvec key = {0};
+    if (attr.type != CB_J_STR || !memchr(attr.s->s, ',', attr.s->n)) {
+        cb_j_push(r, &key, key_of(r, item, attr, case_sensitive));
+        return cb_j_list(r, CB_J_LIST, key.v, key.n);
+    }
     const char *s = attr.s->s, *end = s + attr.s->n;
     for (const char *comma; !r->rc; s = comma + 1) {
         comma = memchr(s, ',', (size_t)(end - s));
@@ -379,18 +383,20 @@ CB_JFN(sum) /* attribute, start */
 
 CB_JFN(batch) /* linecount, fill_with */
 {
-    cb_jvec all = cb_j_items(r, v), out = {0};
-    int64_t width = 0;
-    if (r->rc || !cb_j_arg_int(r, a[0], "linecount", &width)) return cb_j_undef();
-    if (width < 1) return cb_j_fail(r, "batch: linecount must be positive");
-    for (size_t i = 0; i < all.n && !r->rc; i += (size_t)width) {
-        cb_jvec row = {0};
-        size_t left = all.n - i, n = left < (size_t)width ? left : (size_t)width;
-        for (size_t k = 0; k < n; k++) cb_j_push(r, &row, all.v[i + k]);
-        for (size_t k = n; a[1].type > CB_J_NONE && k < (size_t)width && cb_j_pay(r, 1); k++) cb_j_push(r, &row, a[1]);
-        cb_j_push(r, &out, cb_j_list(r, CB_J_LIST, row.v, row.n));
-        if (left <= (size_t)width) break;
+    cb_jvec out = {0}, row = {0};
+    cb_jiter it;
+    cb_jv item;
+    if (!cb_j_iter(r, &it, v)) return cb_j_undef();
+    while (cb_j_next(r, &it, &item)) {
+        if (cb_j_eq(r, cb_j_int((int64_t)row.n), a[0])) {
+            cb_j_push(r, &out, cb_j_list(r, CB_J_LIST, row.v, row.n));
+            row = (cb_jvec){0};
+        }
+        cb_j_push(r, &row, item);
     }
+    if (row.n && a[1].type > CB_J_NONE)
+        while (cb_j_cmp(r, cb_j_int((int64_t)row.n), a[0], "<") == -1 && cb_j_pay(r, 1)) cb_j_push(r, &row, a[1]);
+    if (row.n) cb_j_push(r, &out, cb_j_list(r, CB_J_LIST, row.v, row.n));
     return listed(r, out);
 }
 

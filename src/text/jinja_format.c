@@ -15,7 +15,7 @@ typedef struct spec {
     char align; /* < > ^ = or 0 */
     char sign;  /* + space or 0 */
     char group; /* , _ or 0 */
-    bool alt;
+    bool alt, zero; /* zero: 0 in front of the width, no alignment given */
     int64_t width, precision; /* -1: none */
     char type;
 } spec;
@@ -88,10 +88,8 @@ static void put_double(cb_jr *r, const spec *s, double f)
     else if (!s->type && s->precision < 0) cb_j_put_float(r, a);
     else cb_j_put_fixed(r, a, conv, precision, s->alt);
     n = r->out.n - mark;
-    if (r->rc || n + 64 >= sizeof text / 2) {
-        cb_j_fail(r, "formatted number is too long");
-        return;
-    }
+    if (r->rc) return;
+    CB_ASSERT(n + n / 3 + 8 < sizeof text); /* 309 digits, a point and MAX_PRECISION more at most */
     memcpy(text, r->out.data + mark, n);
     r->out.n = mark;
     if (!s->type && s->precision >= 0 && isfinite(a) && !memchr(text, '.', n) && !memchr(text, 'e', n) && (int64_t)n < s->precision)
@@ -171,7 +169,7 @@ static void conversion(percent *f)
             cb_j_fail(r, close ? "format requires a mapping" : "incomplete format key");
             return;
         }
-        cb_jv *item = cb_j_dict_find_s(f->mapping.dict, f->p + 1, (size_t)(close - f->p - 1));
+        cb_jv *item = cb_j_dict_find_s(r, f->mapping.dict, f->p + 1, (size_t)(close - f->p - 1));
         if (!item) {
             cb_j_fail(r, "format: no such key");
             return;
@@ -238,7 +236,7 @@ cb_jv cb_j_percent(cb_jr *r, cb_jv fmt, cb_jv args)
         f.p = pc + 1;
         conversion(&f);
     }
-    bool loose = args.type == CB_J_DICT || args.type == CB_J_LIST || args.type == CB_J_RANGE;
+    bool loose = args.type <= CB_J_UNDEF || args.type == CB_J_DICT || args.type == CB_J_LIST || args.type == CB_J_RANGE;
     if (!r->rc && f.used < f.n_args && !loose) return cb_j_fail(r, "not all arguments converted during string formatting");
     return cb_j_end(r, mark);
 }
@@ -265,7 +263,7 @@ static bool parse_spec(cb_jr *r, const char *p, const char *end, spec *s)
     if (p < end && strchr("+- ", *p) && *p) s->sign = *p++;
     if (p < end && *p == '#') s->alt = true, p++;
     if (p < end && *p == '0') {
-        if (!s->align) s->fill = "0", s->fill_n = 1, s->align = '=';
+        if (!s->align) s->fill = "0", s->fill_n = 1, s->align = '=', s->zero = true;
         p++;
     }
     s->width = digits_at(&p, end);
@@ -282,7 +280,10 @@ static void put_value(cb_jr *r, cb_jv v, const char *p, const char *end)
     spec s;
     if (p == end) return cb_j_put_str(r, v);
     if (!parse_spec(r, p, end, &s)) return;
-    if (v.type == CB_J_STR && (!s.type || s.type == 's') && s.align != '=') return put_text(r, &s, v);
+    if (v.type == CB_J_STR && (!s.type || s.type == 's') && (s.align != '=' || s.zero) && !s.sign && !s.group && !s.alt) {
+        if (s.zero) s.align = '<';
+        return put_text(r, &s, v);
+    }
     if (cb_j_is_num(v)) {
         if (s.type && strchr("eEfFgG%", s.type)) return put_double(r, &s, cb_j_num(v));
         if (v.type == CB_J_FLOAT && (!s.type || s.type == 'n')) return put_double(r, &s, v.f);

@@ -31,7 +31,7 @@ static void put_string(dump *d, const cb_jstr *s)
     out_c(r, "\"");
     for (size_t i = 0; i < s->n;) {
         unsigned char c = (unsigned char)s->s[i];
-        if (c >= 0x20 && c != '"' && c != '\\' && (c < 0x80 || !d->ascii)) {
+        if (c >= 0x20 && c != '"' && c != '\\' && (c < 0x7f || !d->ascii)) {
             i++;
             continue;
         }

@@ -1,4 +1,5 @@
 #include "text/jinja_ast.h"
+#include "text/jinja_filter.h"
 #include "text/utf8.h"
 #include <stdlib.h>
 #include <string.h>
@@ -33,22 +34,9 @@ void cb_jlex_init(cb_jlex *l, cb_jinja *t, cb_err *err)
     *l = (cb_jlex){.t = t, .err = err, .state = CB_JLEX_TEXT, .pending = -1};
 }
 
-/* White space as Python's str.isspace. */
-static size_t space_at(const char *s, size_t n)
-{
-    if (!n) return 0;
-    unsigned char c = (unsigned char)*s;
-    if (c < 0x80) return c == ' ' || (c >= 9 && c <= 13) || (c >= 0x1c && c <= 0x1f);
-    uint32_t cp;
-    int k = cb_utf8_decode(s, n, &cp);
-    bool sp = cp == 0x85 || cp == 0xa0 || cp == 0x1680 || (cp >= 0x2000 && cp <= 0x200a) || cp == 0x2028 || cp == 0x2029 ||
-              cp == 0x202f || cp == 0x205f || cp == 0x3000;
-    return sp ? (size_t)k : 0;
-}
-
 static size_t skip_space(const cb_jlex *l, size_t pos)
 {
-    for (size_t k; (k = space_at(l->t->src + pos, l->t->n - pos)); pos += k) {}
+    for (size_t k; (k = cb_j_space(l->t->src + pos, l->t->n - pos)); pos += k) {}
     return pos;
 }
 
@@ -57,7 +45,7 @@ static size_t back_over_space(const char *s, size_t from, size_t n)
     while (n > from) {
         size_t k = n - 1;
         while (k > from && ((unsigned char)s[k] & 0xc0) == 0x80) k--;
-        if (!space_at(s + k, n - k)) break;
+        if (!cb_j_space(s + k, n - k)) break;
         n = k;
     }
     return n;

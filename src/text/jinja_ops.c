@@ -130,7 +130,7 @@ cb_jv cb_j_negate(cb_jr *r, cb_jv v)
 
 static cb_jv undefined_attr(cb_jv obj, cb_jv name, int flag)
 {
-    return (cb_jv){.type = CB_J_UNDEF, .flag = (uint8_t)flag, .of = obj.type, .s = name.s};
+    return (cb_jv){.type = CB_J_UNDEF, .flag = (uint8_t)flag, .of = (uint16_t)(obj.type | obj.flag << 8), .s = name.s};
 }
 
 /* Python's getattr on our objects: methods and properties, not items. MISSING when there is none. */
@@ -141,7 +141,7 @@ static cb_jv attribute(cb_jr *r, cb_jv obj, cb_jv name)
     cb_jv *v;
     if (n > 4 && s[0] == '_' && s[1] == '_' && s[n - 1] == '_' && s[n - 2] == '_')
         return undefined_attr(obj, name, CB_JU_UNSAFE);
-    if (obj.type == CB_J_NS) return (v = cb_j_dict_find_s(obj.ns, s, n)) ? *v : CB_J(CB_J_MISSING);
+    if (obj.type == CB_J_NS) return (v = cb_j_dict_find_s(r, obj.ns, s, n)) ? *v : CB_J(CB_J_MISSING);
     if (obj.type == CB_J_LOOP) {
         cb_jv got = cb_j_loop_attr(r, obj, s, n);
         if (got.type != CB_J_MISSING || r->rc) return got;
@@ -166,7 +166,7 @@ cb_jv cb_j_getattr(cb_jr *r, cb_jv obj, cb_jv name)
     cb_jv v = attribute(r, obj, name);
     if (v.type != CB_J_MISSING) return v;
     if (obj.type == CB_J_DICT) {
-        cb_jv *item = cb_j_dict_find_s(obj.dict, name.s->s, name.s->n);
+        cb_jv *item = cb_j_dict_find_s(r, obj.dict, name.s->s, name.s->n);
         if (item) return *item;
     }
     return undefined_attr(obj, name, CB_JU_ATTR);

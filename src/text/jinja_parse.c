@@ -4,7 +4,10 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MAX_NESTING = 100 }; /* of the parser's recursion: brackets, signs, blocks */
+enum {
+    MAX_NESTING = 100, /* of the parser's recursion: brackets, signs, blocks */
+    MAX_NAMES = 4096   /* variables and macros; few enough that colliding hashes do not matter */
+};
 
 /* ---- parser state ---- */
 
@@ -132,6 +135,10 @@ uint32_t cb_jp_name_id(cb_jparse *p, const char *s, size_t n)
     cb_jinja *t = p->t;
     uint32_t id = cb_jinja_find_name(t, s, n);
     if (id != UINT32_MAX) return id;
+    if (t->n_names >= MAX_NAMES) {
+        cb_jp_fail(p, p->cur.pos, "more than %d different names", MAX_NAMES);
+        return 0;
+    }
     cb_jstr *str = cb_arena_get(&t->arena, sizeof *str);
     if (!str || (t->n_names == t->cap_names && !grow_names(t))) {
         cb_jp_no_memory(p);

@@ -157,6 +157,19 @@ CB_JFN(lower) { return recase(r, v, rule_lower); }
 CB_JFN(capitalize) { return recase(r, v, rule_capital); }
 CB_JFN(title_words) { return recase(r, v, rule_words); }
 static CB_JFN(title) { return recase(r, v, rule_title); }
+static CB_JFN(casefold)
+{
+    if (!cb_j_pay(r, v.s->n / 4)) return cb_j_undef();
+    size_t mark = cb_j_begin(r);
+    for (size_t i = 0; i < v.s->n && !r->rc;) {
+        utf8proc_int32_t fold[8];
+        int boundary = 0;
+        uint32_t cp = char_at(v.s, i, &i);
+        utf8proc_ssize_t n = utf8proc_decompose_char((utf8proc_int32_t)cp, fold, 8, UTF8PROC_CASEFOLD, &boundary);
+        for (utf8proc_ssize_t k = 0; k < n; k++) put_char(r, (uint32_t)fold[k]);
+    }
+    return cb_j_end(r, mark);
+}
 static CB_JFN(swapcase) { return recase(r, v, rule_swap); }
 cb_jv cb_j_lower(cb_jr *r, cb_jv v) { return v.type == CB_J_STR ? recase(r, v, rule_lower) : v; }
 
@@ -487,7 +500,7 @@ CB_JFN(replace)
     const cb_jstr *old = NULL, *new = NULL, *s = v.s;
     int64_t max = -1;
     if (!cb_j_arg_str(r, a[0], "replace() argument 1", &old) || !cb_j_arg_str(r, a[1], "replace() argument 2", &new) ||
-        !cb_j_arg_int(r, given(a[2]), "count", &max) || !cb_j_pay(r, s->n / 4))
+        !cb_j_arg_int(r, a[2], "count", &max) || !cb_j_pay(r, s->n / 4))
         return cb_j_undef();
     size_t mark = cb_j_begin(r), i = 0;
     for (int64_t done = 0; (max < 0 || done < max) && cb_j_pay(r, 1); done++) {
@@ -549,7 +562,7 @@ static CB_JRAW(unsupported) { return cb_j_fail(r, "this string method is not sup
 
 static const cb_jfunc str_methods[] = {
     {"capitalize", cb_jf_capitalize, NULL, "", 0},
-    {"casefold", cb_jf_lower, NULL, "", 0},
+    {"casefold", cb_jf_casefold, NULL, "", 0},
     {"center", cb_jf_center, NULL, "/width,/fillchar", 1},
     {"count", cb_jf_count, NULL, "/sub,/start,/end", 1},
     {"encode", NULL, cb_jf_unsupported, NULL, 0},

@@ -87,9 +87,13 @@ cb_jv cb_j_end(cb_jr *r, size_t mark)
 
 size_t cb_j_count_chars(const char *s, size_t n)
 {
-    size_t k = 0;
-    for (size_t i = 0; i < n; i++) k += ((unsigned char)s[i] & 0xc0) != 0x80;
-    return k;
+    size_t i = 0, more = 0; /* continuation bytes: bit 7 set, bit 6 clear */
+    for (uint64_t w; i + 8 <= n; i += 8) {
+        memcpy(&w, s + i, 8);
+        more += (size_t)__builtin_popcountll(w >> 7 & ~(w >> 6) & 0x0101010101010101u);
+    }
+    for (; i < n; i++) more += ((unsigned char)s[i] & 0xc0) == 0x80;
+    return n - more;
 }
 
 cb_jv cb_j_str_chars(cb_jr *r, const char *s, size_t n, size_t n_chars)
@@ -217,14 +221,15 @@ static bool key_is(const cb_jpair *p, const char *s, size_t n)
     return p->k.type == CB_J_STR && p->k.s->n == n && !memcmp(p->k.s->s, s, n);
 }
 
-cb_jv *cb_j_dict_find_s(const cb_jdict *d, const char *s, size_t n)
+cb_jv *cb_j_dict_find_s(cb_jr *r, const cb_jdict *d, const char *s, size_t n)
 {
     if (!d->slots) {
         for (size_t i = 0; i < d->n; i++)
             if (key_is(&d->p[i], s, n)) return &d->p[i].v;
         return NULL;
     }
-    for (size_t i = hash_bytes(s, n) & (d->n_slots - 1); d->slots[i]; i = (i + 1) & (d->n_slots - 1))
+    /* Keys may be chosen to collide: every probe is paid for. */
+    for (size_t i = hash_bytes(s, n) & (d->n_slots - 1); d->slots[i] && cb_j_pay(r, 1); i = (i + 1) & (d->n_slots - 1))
         if (key_is(&d->p[d->slots[i] - 1], s, n)) return &d->p[d->slots[i] - 1].v;
     return NULL;
 }
@@ -233,7 +238,7 @@ cb_jv *cb_j_dict_find(cb_jr *r, const cb_jdict *d, cb_jv key)
 {
     if (key.type == CB_J_STR) {
         cb_j_pay(r, key.s->n / 64);
-        return cb_j_dict_find_s(d, key.s->s, key.s->n);
+        return cb_j_dict_find_s(r, d, key.s->s, key.s->n);
     }
     if (!cb_j_hashable(key)) {
         cb_j_fail(r, "unhashable type: '%s'", cb_j_type_name(key));
@@ -257,14 +262,14 @@ static void dict_index(cb_jr *r, cb_jdict *d)
         for (size_t i = 0; i + 1 < d->n; i++) {
             if (d->p[i].k.type != CB_J_STR) continue;
             size_t k = hash_bytes(d->p[i].k.s->s, d->p[i].k.s->n) & (n_slots - 1);
-            while (slots[k]) k = (k + 1) & (n_slots - 1);
+            while (slots[k] && cb_j_pay(r, 1)) k = (k + 1) & (n_slots - 1);
             slots[k] = (uint32_t)i + 1;
         }
     }
     cb_jv key = d->p[d->n - 1].k;
     if (key.type != CB_J_STR) return;
     size_t k = hash_bytes(key.s->s, key.s->n) & (d->n_slots - 1);
-    while (d->slots[k]) k = (k + 1) & (d->n_slots - 1);
+    while (d->slots[k] && cb_j_pay(r, 1)) k = (k + 1) & (d->n_slots - 1);
     d->slots[k] = (uint32_t)d->n;
 }
 
@@ -320,43 +325,33 @@ cb_jv cb_j_from_json(cb_jr *r, const json_t *j)
 
 /* ---- asking ---- */
 
-const char *cb_j_type_name_of(int type)
-{
-    static const char *const names[] = {
-        [CB_J_MISSING] = "Undefined", [CB_J_UNDEF] = "Undefined", [CB_J_NONE] = "NoneType",     [CB_J_BOOL] = "bool",
-        [CB_J_INT] = "int",           [CB_J_FLOAT] = "float",     [CB_J_STR] = "str",           [CB_J_LIST] = "list",
-        [CB_J_TUPLE] = "tuple",       [CB_J_DICT] = "dict",       [CB_J_RANGE] = "range",       [CB_J_VIEW] = "dict view",
-        [CB_J_GEN] = "generator",     [CB_J_NS] = "namespace",    [CB_J_LOOP] = "LoopContext",  [CB_J_MACRO] = "Macro",
-        [CB_J_FUNC] = "function",     [CB_J_METHOD] = "method",   [CB_J_CYCLER] = "Cycler",     [CB_J_JOINER] = "Joiner",
-    };
-    return names[type];
-}
-
 const char *cb_j_type_name(cb_jv v)
 {
     static const char *const views[] = {"dict_keys", "dict_values", "dict_items"};
-    return v.type == CB_J_VIEW ? views[v.flag] : cb_j_type_name_of(v.type);
+    static const char *const names[] = {
+        [CB_J_MISSING] = "Undefined", [CB_J_UNDEF] = "Undefined", [CB_J_NONE] = "NoneType",     [CB_J_BOOL] = "bool",
+        [CB_J_INT] = "int",           [CB_J_FLOAT] = "float",     [CB_J_STR] = "str",           [CB_J_LIST] = "list",
+        [CB_J_TUPLE] = "tuple",       [CB_J_DICT] = "dict",       [CB_J_RANGE] = "range",       [CB_J_VIEW] = NULL,
+        [CB_J_GEN] = "generator",     [CB_J_NS] = "namespace",    [CB_J_LOOP] = "LoopContext",  [CB_J_MACRO] = "Macro",
+        [CB_J_FUNC] = "function",     [CB_J_METHOD] = "method",   [CB_J_CYCLER] = "Cycler",     [CB_J_JOINER] = "Joiner",
+    };
+    return v.type == CB_J_VIEW ? views[v.flag] : names[v.type];
 }
 
 bool cb_j_refuse_undef(cb_jr *r, cb_jv v)
 {
     if (v.type > CB_J_UNDEF) return false;
-    int n = v.s ? (int)(v.s->n < 100 ? v.s->n : 100) : 1;
-    const char *s = v.s ? v.s->s : "?";
+    cb_jv of = {.type = (uint8_t)v.of, .flag = (uint8_t)(v.of >> 8)};
+    const char *type = of.type == CB_J_NONE ? "None" : cb_j_type_name(of), *object = of.type == CB_J_NONE ? "" : " object";
+    char name[64] = "?";
+    if (v.s && v.flag != CB_JU_HINT && v.flag != CB_JU_ELEMENT) cb_j_show(r, (cb_jv){.type = CB_J_STR, .s = v.s}, name);
+    int n = v.s ? (int)(v.s->n < 100 ? v.s->n : 100) : 0;
     switch (v.flag) {
-    case CB_JU_NAME: cb_j_fail(r, "'%.*s' is undefined", n, s); break;
-    case CB_JU_ATTR:
-        if (v.of == CB_J_NONE) cb_j_fail(r, "'None' has no attribute '%.*s'", n, s);
-        else cb_j_fail(r, "'%s object' has no attribute '%.*s'", cb_j_type_name_of(v.of), n, s);
-        break;
-    case CB_JU_ELEMENT:
-        cb_j_fail(r, "%s%s has no element %.*s", v.of == CB_J_NONE ? "None" : cb_j_type_name_of(v.of),
-                  v.of == CB_J_NONE ? "" : " object", n, s);
-        break;
-    case CB_JU_UNSAFE:
-        cb_j_fail(r, "access to attribute '%.*s' of '%s' object is unsafe.", n, s, cb_j_type_name_of(v.of));
-        break;
-    default: cb_j_fail(r, "%.*s", n, s);
+    case CB_JU_NAME: cb_j_fail(r, "%s is undefined", name); break;
+    case CB_JU_ATTR: cb_j_fail(r, "'%s%s' has no attribute %s", type, object, name); break;
+    case CB_JU_ELEMENT: cb_j_fail(r, "%s%s has no element %.*s", type, object, n, n ? v.s->s : ""); break;
+    case CB_JU_UNSAFE: cb_j_fail(r, "access to attribute %s of '%s' object is unsafe.", name, cb_j_type_name(of)); break;
+    default: cb_j_fail(r, "%.*s", n, n ? v.s->s : "undefined value");
     }
     return true;
 }

@@ -55,7 +55,7 @@ typedef struct cb_jstr {
 typedef struct cb_jv {
     uint8_t type;
     uint8_t flag; /* strings: 1 when marked safe; undefined, views: see above */
-    uint16_t of;  /* undefined attribute: the type that lacks it */
+    uint16_t of;  /* undefined attribute: the type that lacks it, and its flag << 8 */
     union {
         int64_t i; /* also booleans */
         double f;
@@ -199,7 +199,7 @@ void cb_j_push(cb_jr *r, cb_jvec *vec, cb_jv v);
 cb_jdict *cb_j_dict_new(cb_jr *r, size_t cap);
 /* NULL when absent, or (rc set) when the key cannot be hashed. */
 cb_jv *cb_j_dict_find(cb_jr *r, const cb_jdict *d, cb_jv key);
-cb_jv *cb_j_dict_find_s(const cb_jdict *d, const char *s, size_t n);
+cb_jv *cb_j_dict_find_s(cb_jr *r, const cb_jdict *d, const char *s, size_t n);
 void cb_j_dict_put(cb_jr *r, cb_jdict *d, cb_jv key, cb_jv v);
 cb_jv cb_j_dict(const cb_jdict *d);
 
@@ -211,7 +211,6 @@ static inline bool cb_j_is_seq(cb_jv v) { return v.type == CB_J_LIST || v.type =
 static inline double cb_j_num(cb_jv v) { return v.type == CB_J_FLOAT ? v.f : (double)v.i; }
 bool cb_j_str_is(cb_jv v, const char *literal);
 const char *cb_j_type_name(cb_jv v);     /* as Python: "str", "NoneType", ... */
-const char *cb_j_type_name_of(int type);
 bool cb_j_truth(cb_jr *r, cb_jv v);
 bool cb_j_has_len(cb_jv v);
 int64_t cb_j_len(cb_jr *r, cb_jv v); /* fails when there is none */

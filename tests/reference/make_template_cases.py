@@ -165,7 +165,7 @@ def main():
     ap.add_argument("--out", type=pathlib.Path, default=pathlib.Path("tests/data/template_cases.jsonl"))
     args = ap.parse_args()
     names = sorted(p.stem for p in args.templates.glob("*.jinja")) if args.all else TEMPLATES
-    templates = {n: ((args.templates / f"{n}.jinja").read_bytes().decode(), "llama.cpp models/templates") for n in names}
+    templates = {n: ((args.templates / f"{n}.jinja").read_bytes().decode(), "llama.cpp (MIT), models/templates; the model is under Apache 2.0 or MIT") for n in names}
     templates.update({n: (t, "written for this test") for n, t in OWN_TEMPLATES.items()})
     lines, cases = [], 0
     for name, (text, source) in templates.items():
