@@ -346,7 +346,7 @@ static CB_JFN(t_le)
 }
 static CB_JFN(t_sameas) /* identity; equal scalars of one type count as the same object */
 {
-    if (v.type != a[0].type) return cb_j_bool(false);
+    if (v.type != a[0].type || v.type <= CB_J_UNDEF) return cb_j_bool(false);
     return cb_j_bool(v.type < CB_J_LIST ? cb_j_eq(r, v, a[0]) : v.list == a[0].list);
 }
 static CB_JFN(t_filter) { return cb_j_bool(v.type == CB_J_STR && cb_j_find_filter(v.s->s, v.s->n)); }
