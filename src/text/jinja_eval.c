@@ -111,7 +111,8 @@ static void add_kw(cb_jr *r, args *a, cb_jv k, cb_jv v)
         return;
     }
     for (int i = 0; i < a->call.n_kw; i++)
-        if (cb_j_eq(r, a->call.kw[i].k, k)) cb_j_fail(r, "got multiple values for keyword argument '%.*s'", (int)(k.s->n < 40 ? k.s->n : 40), k.s->s);
+        if (cb_j_eq(r, a->call.kw[i].k, k))
+            cb_j_fail(r, "got multiple values for keyword argument '%.*s'", (int)(k.s->n < 40 ? k.s->n : 40), k.s->s);
     if (r->rc) return;
     if (a->call.n_kw < ARGS_INLINE) {
         a->kw[a->call.n_kw++] = (cb_jpair){k, v};

@@ -179,7 +179,8 @@ static CB_JFN(round) /* precision, method */
 {
     int64_t digits = 0;
     bool ceiling = cb_j_str_is(a[1], "ceil"), flooring = cb_j_str_is(a[1], "floor");
-    if (a[0].type == CB_J_NONE && v.type == CB_J_FLOAT && isfinite(v.f) && !ceiling && !flooring) return int_of_float(r, nearbyint(v.f));
+    if (a[0].type == CB_J_NONE && v.type == CB_J_FLOAT && isfinite(v.f) && !ceiling && !flooring)
+        return int_of_float(r, nearbyint(v.f));
     if (a[0].type != CB_J_NONE && !cb_j_arg_int(r, a[0], "precision", &digits)) return cb_j_undef();
     if (cb_j_refuse_undef(r, v)) return cb_j_undef();
     if (a[1].type != CB_J_MISSING && !ceiling && !flooring && !cb_j_str_is(a[1], "common"))

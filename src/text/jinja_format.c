@@ -36,7 +36,9 @@ static void put_padded(cb_jr *r, const spec *s, const char *sign, const char *te
 static size_t group_digits(char *text, size_t n, size_t cap, char sep, int every)
 {
     size_t digits = 0;
-    while (digits < n && ((text[digits] >= '0' && text[digits] <= '9') || (every == 4 && strchr("abcdefABCDEF", text[digits])))) digits++;
+    while (digits < n &&
+           ((text[digits] >= '0' && text[digits] <= '9') || (every == 4 && strchr("abcdefABCDEF", text[digits]))))
+        digits++;
     for (size_t i = digits; i > (size_t)every && n + 1 < cap;) {
         i -= (size_t)every;
         memmove(text + i + 1, text + i, n - i);
@@ -48,7 +50,13 @@ static size_t group_digits(char *text, size_t n, size_t cap, char sep, int every
 
 static size_t int_digits(char *text, size_t cap, uint64_t u, char type)
 {
-    if (type != 'b') return (size_t)snprintf(text, cap, type == 'x' ? "%" PRIx64 : type == 'X' ? "%" PRIX64 : type == 'o' ? "%" PRIo64 : "%" PRIu64, u);
+    if (type != 'b')
+        return (size_t)snprintf(text, cap,
+                                type == 'x'   ? "%" PRIx64
+                                : type == 'X' ? "%" PRIX64
+                                : type == 'o' ? "%" PRIo64
+                                              : "%" PRIu64,
+                                u);
     size_t n = 0;
     for (int bit = 63; bit >= 0; bit--)
         if (u >> bit || (!bit && !n)) text[n++] = (char)('0' + (u >> bit & 1));
@@ -64,7 +72,8 @@ static void put_int(cb_jr *r, const spec *s, int64_t i, bool c_style)
     size_t n = int_digits(text, sizeof text, u, s->type);
     while (c_style && s->precision > (int64_t)n && n + 1 < sizeof text) memmove(text + 1, text, n++), text[0] = '0';
     if (s->group) n = group_digits(text, n, sizeof text, s->group, strchr("xXob", s->type) && s->type ? 4 : 3);
-    snprintf(sign, sizeof sign, "%s%s", sign_of(s, i < 0), s->alt && s->type && strchr("xXob", s->type) ? (char[3]){'0', s->type} : "");
+    snprintf(sign, sizeof sign, "%s%s", sign_of(s, i < 0),
+             s->alt && s->type && strchr("xXob", s->type) ? (char[3]){'0', s->type} : "");
     put_padded(r, s, sign, text, n, s->align ? s->align : '>');
 }
 

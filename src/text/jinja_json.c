@@ -152,7 +152,8 @@ cb_jv cb_j_tojson(cb_jr *r, cb_jv v, const cb_jv *a)
     d.item_sep = cb_j_str_c(r, d.pretty ? "," : ", ");
     d.key_sep = cb_j_str_c(r, ": ");
     int64_t width = 0;
-    if (d.pretty && a[1].type != CB_J_STR && (!cb_j_arg_int(r, a[1], "indent", &width) || !cb_j_pay(r, width > 0 ? (uint64_t)width : 0)))
+    if (d.pretty && a[1].type != CB_J_STR &&
+        (!cb_j_arg_int(r, a[1], "indent", &width) || !cb_j_pay(r, width > 0 ? (uint64_t)width : 0)))
         return cb_j_undef();
     if (d.pretty) d.indent = a[1].type == CB_J_STR ? a[1] : spaces(r, width);
     if (a[2].type > CB_J_NONE) {

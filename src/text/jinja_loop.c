@@ -90,7 +90,21 @@ static CB_JRAW(changed)
 
 static const cb_jfunc loop_methods[] = {{"cycle", NULL, cb_jf_cycle, NULL, 0}, {"changed", NULL, cb_jf_changed, NULL, 0}};
 
-enum { L_INDEX, L_INDEX0, L_FIRST, L_LAST, L_LENGTH, L_REVINDEX, L_REVINDEX0, L_PREVITEM, L_NEXTITEM, L_DEPTH, L_DEPTH0, L_CYCLE, L_CHANGED };
+enum {
+    L_INDEX,
+    L_INDEX0,
+    L_FIRST,
+    L_LAST,
+    L_LENGTH,
+    L_REVINDEX,
+    L_REVINDEX0,
+    L_PREVITEM,
+    L_NEXTITEM,
+    L_DEPTH,
+    L_DEPTH0,
+    L_CYCLE,
+    L_CHANGED
+};
 static const char *const attrs[] = {"index",     "index0",   "first",    "last",  "length", "revindex", "revindex0",
                                     "previtem", "nextitem", "depth", "depth0", "cycle",    "changed"};
 

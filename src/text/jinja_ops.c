@@ -56,7 +56,10 @@ static cb_jv float_op(cb_jr *r, int op, double x, double y)
         if (isinf(q) && isfinite(x) && isfinite(y)) return cb_j_fail(r, "numerical result out of range");
         return cb_j_float(q);
     }
-    if (y == 0) return cb_j_fail(r, op == CB_JT_DIV ? "float division by zero" : op == CB_JT_MOD ? "float modulo" : "float floor division by zero");
+    if (y == 0)
+        return cb_j_fail(r, op == CB_JT_DIV   ? "float division by zero"
+                            : op == CB_JT_MOD ? "float modulo"
+                                              : "float floor division by zero");
     if (op == CB_JT_DIV) return cb_j_float(x / y);
     m = fmod(x, y);
     q = (x - m) / y;

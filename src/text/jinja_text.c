@@ -27,7 +27,7 @@ void cb_j_put_float(cb_jr *r, double f)
     bool neg = *p == '-';
     for (; *p != 'e'; p++)
         if (*p >= '0' && *p <= '9') digits[n++] = *p;
-    int exp = atoi(p + 1);
+    int exp = (int)strtol(p + 1, NULL, 10);
     while (n > 1 && digits[n - 1] == '0') n--;
     if (neg) out_c(r, "-");
     char text[64];
@@ -125,7 +125,8 @@ static void put_other(cb_jr *r, cb_jv v)
 {
     char text[96];
     if (v.type == CB_J_RANGE) {
-        snprintf(text, sizeof text, v.range->step == 1 ? "range(%" PRId64 ", %" PRId64 ")" : "range(%" PRId64 ", %" PRId64 ", %" PRId64 ")",
+        snprintf(text, sizeof text,
+                 v.range->step == 1 ? "range(%" PRId64 ", %" PRId64 ")" : "range(%" PRId64 ", %" PRId64 ", %" PRId64 ")",
                  v.range->start, v.range->stop, v.range->step);
         out_c(r, text);
     } else if (v.type == CB_J_NS) {
@@ -220,7 +221,12 @@ cb_jv cb_j_escape(cb_jr *r, cb_jv v)
     size_t mark = cb_j_begin(r);
     for (size_t i = 0, from = 0; i <= s.s->n; i++) {
         char c = i < s.s->n ? s.s->s[i] : 0;
-        const char *e = c == '&' ? "&amp;" : c == '<' ? "&lt;" : c == '>' ? "&gt;" : c == '\'' ? "&#39;" : c == '"' ? "&#34;" : NULL;
+        const char *e = c == '&'    ? "&amp;"
+                        : c == '<'  ? "&lt;"
+                        : c == '>'  ? "&gt;"
+                        : c == '\'' ? "&#39;"
+                        : c == '"'  ? "&#34;"
+                                    : NULL;
         if (!e && i < s.s->n) continue;
         cb_j_out(r, s.s->s + from, i - from);
         if (e) out_c(r, e);

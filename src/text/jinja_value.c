@@ -1,3 +1,4 @@
+#include "text/jinja_value.h"
 #include "text/jinja_ast.h"
 #include "text/utf8.h"
 #include <math.h>

@@ -233,9 +233,11 @@ static void expect_error(const char *text, const char *json, int code, const cha
 static void test_messages(void **state)
 {
     expect_error("a\n\n  {{ x|foo }}", "{}", CB_EFORMAT, "chat_template.jinja: line 3, column 8: unknown filter 'foo'");
-    expect_error("é {{ x.y.z }}", "{\"x\":{}}", CB_EFORMAT, "chat_template.jinja: line 1, column 10: 'dict object' has no attribute 'y'");
+    expect_error("é {{ x.y.z }}", "{\"x\":{}}", CB_EFORMAT,
+                 "chat_template.jinja: line 1, column 10: 'dict object' has no attribute 'y'");
     expect_error("{% include 'x' %}", "{}", CB_EFORMAT, "chat_template.jinja: line 1, column 4: unknown tag 'include'");
-    expect_error("\n{% if x %}", "{}", CB_EFORMAT, "chat_template.jinja: line 2, column 4: this block is not closed: 'endif' is missing");
+    expect_error("\n{% if x %}", "{}", CB_EFORMAT,
+                 "chat_template.jinja: line 2, column 4: this block is not closed: 'endif' is missing");
     expect_error("{{ raise_exception('no ' ~ x) }}", "{\"x\":1}", CB_EUSAGE, "no 1");
     expect_error("x", "[1]", CB_EUSAGE, "chat template variables: not a JSON object");
     cb_err err = {0};
@@ -300,14 +302,17 @@ static void test_files(void **state)
     assert_int_equal(cb_template_open(dir, &t, &err), CB_ENOTFOUND);
     write_file(dir, "chat_template.json", "{\"chat_template\": \"J{{ eos_token }}\"}");
     expect_dir(dir, "{}", "J");
-    write_file(dir, "special_tokens_map.json", "{\"eos_token\": \"<e>\", \"bos_token\": {\"content\": \"<b>\"}, \"unk_token\": null}");
+    write_file(dir, "special_tokens_map.json",
+               "{\"eos_token\": \"<e>\", \"bos_token\": {\"content\": \"<b>\"}, \"unk_token\": null}");
     write_file(dir, CONFIG, "{" TOKENS "}");
     expect_dir(dir, "{}", "J<e>");
     write_file(dir, CONFIG, "{\"chat_template\": \"C{{ bos_token }}{{ unk_token is defined }}{{ image_token }}\", " TOKENS "}");
     expect_dir(dir, "{}", "C<B>False<i>");
     expect_dir(dir, "{\"bos_token\":\"x\"}", "CxFalse<i>");
-    write_file(dir, CONFIG, "{\"chat_template\": [{\"name\": \"default\", \"template\": \"D\"}, {\"name\": \"tool_use\", \"template\": \"T\"},"
-                            " {\"name\": \"rag\", \"template\": \"{{ broken\"}]}");
+    write_file(
+        dir, CONFIG,
+        "{\"chat_template\": [{\"name\": \"default\", \"template\": \"D\"}, {\"name\": \"tool_use\", \"template\": \"T\"},"
+        " {\"name\": \"rag\", \"template\": \"{{ broken\"}]}");
     expect_dir(dir, "{}", "D");
     expect_dir(dir, "{\"tools\": null}", "D");
     expect_dir(dir, "{\"tools\": []}", "T");
