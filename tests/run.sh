@@ -23,8 +23,9 @@ export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1}
 export TSAN_OPTIONS=${TSAN_OPTIONS:-halt_on_error=1}
 emulate=
 if [ "$flavour" = aarch64 ] && [ "$(uname -m)" != aarch64 ]; then
-    emulate="qemu-aarch64"
-    [ -d /usr/aarch64-linux-gnu ] && emulate="$emulate -L /usr/aarch64-linux-gnu -E LD_LIBRARY_PATH=/usr/lib/aarch64-linux-gnu"
+    # The loader and libc must be of one build, or the first thread hangs: the multiarch ones, where the test libraries are.
+    if [ -e /lib/ld-linux-aarch64.so.1 ]; then emulate="qemu-aarch64"
+    else emulate="qemu-aarch64 -L /usr/aarch64-linux-gnu"; fi
 fi
 
 wanted() { # NAME: is it asked for?
