@@ -19,8 +19,13 @@ static void cpu_close(cb_dev *d)
     if (d->kv)
         for (int i = 0; i < d->plan->n_kv; i++)
             if (d->kv[i].base) munmap(d->kv[i].base, d->kv[i].pool_bytes);
+    if (d->rec)
+        for (int i = 0; i < d->plan->n_rec; i++)
+            if (d->rec[i].base) munmap(d->rec[i].base, d->rec[i].pool_bytes);
     cb_free(d->weights);
     cb_free(d->kv);
+    cb_free(d->rec);
+    cb_free(d->expert_at);
     cb_free_aligned(d->scratch);
     cb_free_aligned(d->thread_scratch);
     cb_free(d->runs);
@@ -118,7 +123,7 @@ static int load_packed(cpu_weight *w, const cb_matrix *m, cb_err *err)
         return cb_fail(err, CB_EFORMAT, "%s: %d bits in groups of %d over %lld columns cannot be run", m->path, m->bits, m->group,
                        (long long)m->cols);
     w->mm = (cb_mm){.fmt = m->mode == CB_W_AFFINE ? CB_FMT_AFFINE : CB_FMT_FP4, .bits = m->bits, .group = m->group,
-                    .n_groups = (int)(m->cols / m->group), .k = m->cols, .codes = m->codes, .row_bytes = m->row_bytes,
+                    .n_groups = (int)(m->cols / m->group), .k = m->cols, .codes = m->codes, .row_bytes = (size_t)m->row_bytes,
                     .scales = m->scales, .biases = m->biases, .global_scale = m->global_scale};
     switch (m->mode) {
     case CB_W_MXFP4: w->mm.scale_type = CB_S_E8M0; break;
@@ -147,6 +152,17 @@ static int cpu_load(cb_dev *d, const cb_plan *p, cb_progress_fn progress, void *
 
 /* ---- sizes ---- */
 
+static size_t rec_bytes(const cb_rec_state *r) { return (r->floats * 4 + 4095) & ~(size_t)4095; }
+
+/* Zeroed pages that cost nothing until they are touched, so a long context is paid for as it fills. */
+static uint8_t *map_pool(size_t bytes, const char *what, cb_err *err)
+{
+    void *m = mmap(NULL, bytes ? bytes : 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (m != MAP_FAILED) return m;
+    cb_fail(err, CB_ENOMEM, "no memory for %zu bytes of %s", bytes, what);
+    return NULL;
+}
+
 /* K, V, the scales of K's parts and of V. */
 static size_t kv_head_bytes(int dim)
 {
@@ -165,7 +181,7 @@ static size_t thread_scratch(const cb_plan *p)
 {
     size_t linear = 0;
     for (int i = 0; i < p->n_ops; i++)
-        if (p->ops[i].kind == CB_LINEAR) {
+        if (p->ops[i].kind == CB_LINEAR || p->ops[i].kind == CB_MOE_LINEAR) {
             size_t s = cb_linear_scratch(p->values[p->ops[i].in[0]].width);
             if (s > linear) linear = s;
         }
@@ -188,6 +204,7 @@ static void cpu_need(const cb_plan *p, const cb_limits *lim, int n_threads, cb_m
     }
     for (int i = 0; i < p->n_kv; i++)
         out->state += (uint64_t)lim->kv_blocks[p->kv[i].group] * (uint64_t)p->kv[i].n_heads * kv_head_bytes(p->kv[i].dim);
+    for (int i = 0; i < p->n_rec; i++) out->state += (uint64_t)lim->max_sessions * rec_bytes(&p->rec[i]);
     out->scratch = p->scratch_row_bytes * (uint64_t)lim->max_rows + thread_scratch(p) * (uint64_t)n_threads +
                    split_floats(p) * 4 + (uint64_t)(lim->max_rows + 1) * 4;
 }
@@ -204,16 +221,20 @@ static int cpu_prepare(cb_dev *d, const cb_limits *lim, cb_err *err)
     d->runs = cb_alloc_array((size_t)lim->max_rows + 1, sizeof *d->runs);
     d->split = cb_alloc_aligned(d->split_floats * 4);
     d->kv = cb_alloc_array((size_t)p->n_kv, sizeof *d->kv);
-    if (!d->scratch || !d->thread_scratch || !d->runs || !d->split || !d->kv)
+    d->rec = cb_alloc_array((size_t)p->n_rec, sizeof *d->rec);
+    d->expert_at = cb_alloc_array((size_t)p->max_experts + 1, sizeof *d->expert_at);
+    if (!d->scratch || !d->thread_scratch || !d->runs || !d->split || !d->kv || !d->rec || !d->expert_at)
         return cb_fail(err, CB_ENOMEM, "no memory for %zu bytes of activations", d->scratch_bytes);
     for (int i = 0; i < p->n_kv; i++) {
         cpu_kv *kv = &d->kv[i];
         kv->head_bytes = kv_head_bytes(p->kv[i].dim);
         kv->pool_bytes = (size_t)lim->kv_blocks[p->kv[i].group] * (size_t)p->kv[i].n_heads * kv->head_bytes;
-        /* Untouched pages of a map cost nothing, so a long context is paid for as it fills. */
-        void *m = mmap(NULL, kv->pool_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (m == MAP_FAILED) return cb_fail(err, CB_ENOMEM, "no memory for %zu bytes of KV cache", kv->pool_bytes);
-        kv->base = m;
+        if (!(kv->base = map_pool(kv->pool_bytes, "KV cache", err))) return CB_ENOMEM;
+    }
+    for (int i = 0; i < p->n_rec; i++) {
+        d->rec[i].bytes = rec_bytes(&p->rec[i]);
+        d->rec[i].pool_bytes = d->rec[i].bytes * (size_t)lim->max_sessions;
+        if (!(d->rec[i].base = map_pool(d->rec[i].pool_bytes, "recurrent state", err))) return CB_ENOMEM;
     }
     return 0;
 }

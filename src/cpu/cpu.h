@@ -21,6 +21,12 @@ typedef struct cpu_kv {
     size_t pool_bytes;
 } cpu_kv;
 
+/* Recurrent state of one layer: session slot s starts at base + s*bytes. */
+typedef struct cpu_rec {
+    uint8_t *base;
+    size_t bytes, pool_bytes;
+} cpu_rec;
+
 struct cb_dev {
     cb_pool *pool;
     cb_kernels k;
@@ -29,6 +35,8 @@ struct cb_dev {
     cb_limits lim;
     cpu_weight *weights; /* [plan->n_weights] */
     cpu_kv *kv;          /* [plan->n_kv] */
+    cpu_rec *rec;        /* [plan->n_rec] */
+    int32_t *expert_at;  /* [max_experts+1]: where each expert's slots begin in the sorted list of the current layer */
     uint8_t *scratch;    /* values: offset*max_rows + row*row_bytes */
     size_t scratch_bytes;
     uint8_t *thread_scratch; /* [n_threads][thread_bytes] */
@@ -61,6 +69,13 @@ void cpu_attention(const cpu_ctx *c);
 void cpu_attention_merge(const cpu_ctx *c);
 /* Bytes a thread needs for attention over heads of `dim`. */
 size_t cpu_attention_scratch(const cb_plan *p);
+/* hybrid.c */
+void cpu_conv(const cpu_ctx *c);
+void cpu_delta(const cpu_ctx *c);
+void cpu_route(const cpu_ctx *c, int row);
+void cpu_moe_sort(const cpu_ctx *c);
+void cpu_moe_linear(const cpu_ctx *c);
+void cpu_moe_sum(const cpu_ctx *c, int row);
 /* Finds the runs of the batch: rows of one session at consecutive positions. */
 void cpu_find_runs(cb_dev *d, const cb_batch *b);
 
@@ -69,9 +84,13 @@ static inline void *cpu_value(const cb_dev *d, cb_val v)
     const cb_value *x = &d->plan->values[v];
     return x->is_logits ? (void *)d->batch->logits : d->scratch + x->offset * (size_t)d->lim.max_rows;
 }
+static inline int cpu_slots(const cb_dev *d, cb_val v)
+{
+    return d->plan->values[v].slots > 1 ? d->plan->values[v].slots : 1;
+}
 static inline int cpu_rows(const cb_dev *d, cb_val v)
 {
-    return d->plan->values[v].wanted ? d->batch->n_wanted : d->batch->n_rows;
+    return (d->plan->values[v].wanted ? d->batch->n_wanted : d->batch->n_rows) * cpu_slots(d, v);
 }
 /* Floats between rows of a value. */
 static inline size_t cpu_stride(const cb_dev *d, cb_val v) { return d->plan->values[v].row_bytes / 4; }

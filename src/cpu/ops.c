@@ -2,12 +2,14 @@
  * every value to the same thread, so neighbours need no barrier between them. */
 #include "cpu/cpu.h"
 #include "base/clock.h"
+#include "kernels/num.h"
+#include <math.h>
 #include <string.h>
 
 cb_qrows cpu_planes(const cb_dev *d, cb_val v)
 {
     const cb_value *x = &d->plan->values[v];
-    size_t rows = (size_t)d->lim.max_rows;
+    size_t rows = (size_t)d->lim.max_rows * (size_t)cpu_slots(d, v);
     cb_qrows q;
     q.n_groups = (x->width + x->group - 1) / x->group;
     q.plane_stride = cb_plane_stride(x->width, x->pack);
@@ -76,8 +78,41 @@ static void glu(const cpu_ctx *c, int row)
     int n = d->plan->values[o->out].width;
     float *y = cpu_row(d, o->out, row);
     const float *gate = cpu_row(d, o->in[0], row), *up = cpu_row(d, o->in[1], row);
-    if (o->n[0] == CB_ACT_SILU) d->k.silu_mul(y, gate, up, n);
-    else d->k.gelu_mul(y, gate, up, n);
+    switch (o->n[0]) {
+    case CB_ACT_SILU: d->k.silu_mul(y, gate, up, n); break;
+    case CB_ACT_GELU_TANH: d->k.gelu_mul(y, gate, up, n); break;
+    default: d->k.sigmoid_mul(y, gate, up, n);
+    }
+}
+
+static void split(const cpu_ctx *c, int row)
+{
+    const cb_op *o = c->op;
+    const float *x = cpu_row(c->d, o->in[0], row);
+    float *y = cpu_row(c->d, o->out, row);
+    for (int h = 0; h < o->n[0]; h++) memcpy(y + h * o->n[3], x + h * o->n[1] + o->n[2], (size_t)o->n[3] * 4);
+}
+
+/* Signs are +1 and -1, so multiplying by them is exact. */
+static void hadamard(const cpu_ctx *c, int row)
+{
+    const cb_dev *d = c->d;
+    const cb_op *o = c->op;
+    int n = d->plan->values[o->out].width;
+    const float *s = d->weights[o->w[0]].vector, *x = cpu_row(d, o->in[0], row);
+    float *y = cpu_row(d, o->out, row), scale = (float)(1.0 / sqrt((double)o->n[0]));
+    if (!o->n[1])
+        for (int i = 0; i < n; i++) y[i] = x[i] * s[i];
+    d->k.hadamard(y, n, o->n[0], scale);
+    if (o->n[1])
+        for (int i = 0; i < n; i++) y[i] *= s[i];
+}
+
+static void add_gated(const cpu_ctx *c, int row)
+{
+    const cb_op *o = c->op;
+    float g = cb_sigmoidf(cpu_row(c->d, o->in[1], row)[0]);
+    c->d->k.axpy(cpu_row(c->d, o->out, row), g, cpu_row(c->d, o->in[2], row), c->d->plan->values[o->out].width);
 }
 
 static void one_row(const cpu_ctx *c, int row)
@@ -109,6 +144,16 @@ static void one_row(const cpu_ctx *c, int row)
     case CB_WANTED:
         memcpy(cpu_row(d, o->out, row), cpu_row(d, o->in[0], d->batch->wanted[row]), (size_t)d->plan->values[o->out].width * 4);
         break;
+    case CB_SPLIT: split(c, row); break;
+    case CB_SCALE: {
+        float *x = cpu_row(d, o->out, row);
+        d->k.scale(x, x, o->w[0] >= 0 ? d->weights[o->w[0]].vector[0] : o->f[0], d->plan->values[o->out].width);
+        break;
+    }
+    case CB_HADAMARD: hadamard(c, row); break;
+    case CB_ROUTE: cpu_route(c, row); break;
+    case CB_MOE_SUM: cpu_moe_sum(c, row); break;
+    case CB_ADD_GATED: add_gated(c, row); break;
     default: CB_ASSERT(!"op kind");
     }
 }
@@ -135,6 +180,10 @@ static void one_op(const cpu_ctx *c)
     switch (c->op->kind) {
     case CB_LINEAR: linear(c); return;
     case CB_KV_PUT: cpu_kv_put(c); return;
+    case CB_CONV: cpu_conv(c); return;
+    case CB_DELTA: cpu_delta(c); return;
+    case CB_MOE_SORT: cpu_moe_sort(c); return;
+    case CB_MOE_LINEAR: cpu_moe_linear(c); return;
     case CB_ATTENTION:
         cpu_attention(c);
         if (c->d->split_units) { /* the context of few rows was shared: everyone has stored its blocks now */

@@ -20,6 +20,15 @@ static const cb_tensor *part(const cb_weights *w, const char *path, const char *
     return n > 0 && (size_t)n < sizeof name ? cb_weights_find(w, name) : NULL;
 }
 
+/* <path>.weight; raw Hugging Face files keep stacked experts under the bare path. */
+static const cb_tensor *stored_weight(const cb_weights *w, const char *path)
+{
+    const cb_tensor *t = part(w, path, "weight");
+    if (t) return t;
+    t = cb_weights_find(w, path);
+    return t && t->n_dims == 3 ? t : NULL;
+}
+
 /* "[2560,4096]" */
 static const char *shape(char *buf, size_t cap, const int64_t *d, int n)
 {
@@ -185,7 +194,7 @@ int cb_matrix_find(const cb_weights *w, const cb_config *c, const char *path, in
 {
     *out = (cb_matrix){.path = path, .global_scale = 1};
     if (strlen(path) > MAX_NAME) return 0; /* no tensor has such a name */
-    const parts p = {part(w, path, "weight"), part(w, path, "scales"), part(w, path, "biases"), part(w, path, "global_scale")};
+    const parts p = {stored_weight(w, path), part(w, path, "scales"), part(w, path, "biases"), part(w, path, "global_scale")};
     if (!p.weight) return 0;
     return p.scales ? find_packed(c, path, &p, stack, rows, cols, out, err) : find_float(p.weight, stack, rows, cols, out, err);
 }
@@ -206,7 +215,7 @@ static const float fp4[16] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1
 
 void cb_matrix_decode_row(const cb_matrix *m, int64_t mat, int64_t row, float *out)
 {
-    const uint64_t at = (uint64_t)(mat * m->rows + row);
+    const uint64_t at = (uint64_t)cb_matrix_row(m, mat, row);
     const uint8_t *codes = m->codes + at * m->row_bytes;
     if (m->mode == CB_W_FLOAT) {
         for (int64_t i = 0; i < m->cols; i++) out[i] = cb_load_float(codes, m->float_dtype, (size_t)i);

@@ -52,7 +52,14 @@ typedef struct cb_matrix {
     cb_dtype float_dtype;        /* CB_W_FLOAT only */
     float global_scale;          /* nvfp4: G/2688, else 1 */
     uint64_t bytes;              /* all stored bytes of the matrix */
+    int64_t stored_rows, row0;   /* a part of a fused matrix: rows row0 .. row0+rows of stored_rows; 0: all of it */
 } cb_matrix;
+
+/* Index of row `row` of matrix `mat` among the stored rows. */
+static inline int64_t cb_matrix_row(const cb_matrix *m, int64_t mat, int64_t row)
+{
+    return mat * (m->stored_rows ? m->stored_rows : m->rows) + m->row0 + row;
+}
 
 /* Finds how <path> is stored and checks it against `rows` x `cols` (the architecture's numbers; -1 for one that the file
  * decides; stack > 1 demands [stack][rows][cols]). Quantised iff <path>.scales exists; bits and group come from the

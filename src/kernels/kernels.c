@@ -23,6 +23,11 @@ void cb_kernels_set_c(cb_kernels *k)
         .quant16 = cb_quant16_c,
         .attn_block = cb_attn_block_c,
         .attn_merge = cb_attn_merge_c,
+        .axpy = cb_axpy_c,
+        .sigmoid_mul = cb_sigmoid_mul_c,
+        .hadamard = cb_hadamard_c,
+        .conv_silu = cb_conv_silu_c,
+        .delta_step = cb_delta_step_c,
         .all_finite = cb_all_finite_c,
     };
 }

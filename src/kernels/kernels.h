@@ -47,6 +47,8 @@ typedef enum cb_fmt {
 
 typedef enum cb_scale_type { CB_S_F32, CB_S_F16, CB_S_BF16, CB_S_E8M0, CB_S_E4M3 } cb_scale_type;
 
+static inline size_t cb_scale_size(cb_scale_type t) { return t == CB_S_F32 ? 4 : t == CB_S_E8M0 || t == CB_S_E4M3 ? 1 : 2; }
+
 /* One product: y[r][n] = sum over k of W[n][k] x[r][k], for n0 <= n < n1 and all rows. p = dx * (float)D with D the exact
  * integer sum of code*xi over the group; groups in ascending order inside 8 contiguous segments (segment l is groups
  * l*G/8 up to (l+1)*G/8), each from +0; y = ((S0+S1)+S2)+...+S7. */
@@ -131,6 +133,18 @@ typedef struct cb_kernels {
     /* Merges block result (m, l, o) into the running (*mm, *ll, oo): M = max(*mm, m), a = exp(*mm - M), c = exp(m - M),
      * *ll = fma(*ll, a, l*c), oo = fma(oo, a, o*c). */
     void (*attn_merge)(float *mm, float *ll, float *oo, float m, float l, const float *o, int dim);
+    void (*axpy)(float *y, float a, const float *x, int n);                /* y = fma(a, x, y) */
+    /* y = sigmoid(gate) * up */
+    void (*sigmoid_mul)(float *y, const float *gate, const float *up, int n);
+    /* Walsh-Hadamard in place over consecutive blocks of `block` (a power of two): strides 1, 2, 4, ... ascending replace
+     * (a, b) by (a+b, a-b), then every value is multiplied by `scale`. */
+    void (*hadamard)(float *x, int n, int block, float scale);
+    /* One channel range of a causal convolution: y[c] = silu(acc), acc = fma(w[c*taps + j], x_j[c], acc) from +0 for j
+     * ascending; x[j] is the row of tap j. */
+    void (*conv_silu)(float *y, const float *const *x, const float *w, int taps, int c0, int c1);
+    /* One token on n_v rows of a state [n_v][dk]: s = S*decay; m = lane tree (32) of s*k by fma; delta = beta*(v - m);
+     * S = fma(delta, k, s); o = lane tree of S*q by fma. */
+    void (*delta_step)(float *S, const float *q, const float *k, const float *v, float decay, float beta, int dk, int n_v, float *o);
     /* True when all n values are finite. */
     bool (*all_finite)(const float *x, int64_t n);
 } cb_kernels;

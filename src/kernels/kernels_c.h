@@ -15,6 +15,11 @@ void cb_softcap_c(float *y, const float *x, float cap, int n);
 void cb_rope_c(float *x, const float *cs, int n_pairs, int half);
 void cb_attn_block_c(const cb_attn *a);
 void cb_attn_merge_c(float *mm, float *ll, float *oo, float m, float l, const float *o, int dim);
+void cb_axpy_c(float *y, float a, const float *x, int n);
+void cb_sigmoid_mul_c(float *y, const float *gate, const float *up, int n);
+void cb_hadamard_c(float *x, int n, int block, float scale);
+void cb_conv_silu_c(float *y, const float *const *x, const float *w, int taps, int c0, int c1);
+void cb_delta_step_c(float *S, const float *q, const float *k, const float *v, float decay, float beta, int dk, int n_v, float *o);
 bool cb_all_finite_c(const float *x, int64_t n);
 
 /* Scale i of an array, decoded to f32 (E8M0 and E4M3: half the stored value, see CB_FMT_FP4). */

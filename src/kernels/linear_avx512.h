@@ -151,7 +151,6 @@ INLINE void transpose16(const __m512i *in, __m512i *out)
 
 /* ---- scales --------------------------------------------------------------------------------------------------------- */
 
-static inline size_t cb_scale_size(cb_scale_type t) { return t == CB_S_F32 ? 4 : t == CB_S_F16 || t == CB_S_BF16 ? 2 : 1; }
 
 /* Scales at..at+n-1 of an array (n <= 16), decoded as cb_scale_at does; missing lanes are zero. */
 INLINE __m512 scales_row(const uint8_t *p, cb_scale_type t, int64_t at, int n)

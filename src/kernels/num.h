@@ -77,6 +77,21 @@ static inline float cb_tanhf(float z)
     return copysignf((1.0f - e) / (1.0f + e), z);
 }
 
+/* ln(1 + e^x), max(x, 0) + log1p(e^-|x|); log1p(e) = 2 atanh(z), z = e/(2 + e) <= 1/3, by its series to z^15. */
+static inline float cb_softplusf(float x)
+{
+    float e = cb_expf(-fabsf(x)), z = e / (2.0f + e), z2 = z * z;
+    float p = 1.0f / 15.0f;
+    p = cb_fma(p, z2, 1.0f / 13.0f);
+    p = cb_fma(p, z2, 1.0f / 11.0f);
+    p = cb_fma(p, z2, 1.0f / 9.0f);
+    p = cb_fma(p, z2, 1.0f / 7.0f);
+    p = cb_fma(p, z2, 1.0f / 5.0f);
+    p = cb_fma(p, z2, 1.0f / 3.0f);
+    p = cb_fma(p, z2, 1.0f);
+    return cb_fma(2.0f * z, p, x > 0.0f ? x : 0.0f);
+}
+
 /* The lane tree over 32 lanes: term i was added to lane[i % 32] in ascending i; halve down to lane 0. */
 static inline float cb_lane_fold32(float *lane)
 {

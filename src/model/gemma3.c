@@ -2,20 +2,10 @@
  * with their own RoPE base, embeddings scaled by sqrt(hidden) rounded to bf16, tied head.
  * Reference: transformers modeling_gemma3, mlx-lm models/gemma3_text.py. */
 #include "model/family.h"
+#include "model/names.h"
 #include "model/rope.h"
 #include "io/dtype.h"
 #include <math.h>
-#include <string.h>
-
-/* Layer l is full iff layer_types says so, else every `pattern`-th. */
-static bool is_full(cb_builder *b, const json_t *layer_types, int l, int pattern)
-{
-    if (!layer_types) return (l + 1) % pattern == 0;
-    const char *t = json_string_value(json_array_get(layer_types, (size_t)l));
-    if (!t || (strcmp(t, "full_attention") && strcmp(t, "sliding_attention")))
-        pb_fail(b, CB_EFORMAT, "config.json: layer_types[%d] is not full_attention or sliding_attention", l);
-    return t && !strcmp(t, "full_attention");
-}
 
 /* transformers 5 writes rope_parameters per layer type; older files rope_theta and rope_local_base_freq. */
 static const json_t *rope_of(cb_builder *b, const char *type, double *theta)
@@ -65,7 +55,7 @@ static void build(cb_builder *b)
     slide.rope = pb_rope_table(b, "rope.sliding", freq, slide.n_pairs);
 
     for (int l = 0; l < layers && pb_ok(b); l++) {
-        const cb_attn_spec *a = is_full(b, types, l, pattern) ? &full : &slide;
+        const cb_attn_spec *a = cb_layer_is_full(b, types, l, pattern, "sliding_attention") ? &full : &slide;
         pb_scope(b, "model.layers.%d.", l);
         cb_val h = pb_rmsnorm(b, x, "input_layernorm.weight", eps, true);
         cb_val q = pb_linear(b, h, "self_attn.q_proj", a->n_heads * a->dim);

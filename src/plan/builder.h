@@ -17,6 +17,28 @@ typedef struct cb_attn_spec {
     int half;
 } cb_attn_spec;
 
+/* Signed Hadamard rotation of linear inputs (Bonsai 2): modules for which `is_packed` says yes read H(s . x), where s is
+ * the module's own <path>.signs; the embedding is rotated back after decoding. */
+typedef struct pb_rotation {
+    int block;           /* 0: no rotation */
+    bool (*is_packed)(void *ctx, const char *path);
+    void *ctx;
+} pb_rotation;
+
+/* Experts of one layer. */
+typedef struct cb_moe_spec {
+    int n_experts, top_k, width;   /* width: of one expert's inner layer */
+    int route, act;                /* CB_ROUTE_..., CB_ACT_... */
+    const char *scale;             /* CB_ROUTE_SOFTMAX_TOP: name of the vector of per-expert scales, or NULL */
+    const char *gate, *up, *down;  /* module paths of the stacked matrices */
+    const char *fused;             /* one stacked matrix [gate rows | up rows] instead of gate and up, or NULL */
+} cb_moe_spec;
+
+/* Gated delta net of one layer. */
+typedef struct cb_delta_spec {
+    int k_heads, v_heads, k_dim, v_dim, taps;
+} cb_delta_spec;
+
 /* Opens a builder over checkpoint parts that outlive the plan. */
 int pb_open(const cb_config *c, const cb_weights *w, const char *family, cb_builder **out, cb_err *err);
 /* Assigns memory and barriers, and gives the plan away, or reports the first failure. Frees the builder in any case. */
@@ -52,11 +74,33 @@ cb_val pb_linear_add(cb_builder *b, cb_val x, const char *path, cb_val residual)
 cb_val pb_rope(cb_builder *b, cb_val x, const cb_attn_spec *a);
 /* Stores k and v, then attends with q [rows][n_heads*dim]. */
 cb_val pb_attention(cb_builder *b, cb_val q, cb_val k, cb_val v, const cb_attn_spec *a);
+/* Index of the KV state that the latest pb_attention made; -1 before any. */
+int pb_last_kv(const cb_builder *b);
+/* Attends with q on the state of an earlier layer, which has the same KV heads and dims. */
+cb_val pb_attention_on(cb_builder *b, cb_val q, int state, const cb_attn_spec *a);
 cb_val pb_glu(cb_builder *b, cb_val gate, cb_val up, int act);
 cb_val pb_add(cb_builder *b, cb_val x, cb_val y);
 /* The rows whose logits are wanted; what follows works on those only. */
 cb_val pb_wanted(cb_builder *b, cb_val x);
 /* The last operations: logits from matrix <path>, then softcap when cap > 0. */
 void pb_logits(cb_builder *b, cb_val x, const char *path, int n_vocab, float cap);
+/* Dims from .. from+take of each head of `dim`. */
+cb_val pb_split(cb_builder *b, cb_val x, int dim, int from, int take);
+/* y = x * factor, in place. */
+cb_val pb_scale(cb_builder *b, cb_val x, float factor);
+/* y = x * the only element of tensor <name>, in place. */
+cb_val pb_scale_by(cb_builder *b, cb_val x, const char *name);
+/* From here on linear inputs are rotated as r says; the embedding made by a later pb_embed is rotated back. */
+void pb_set_rotation(cb_builder *b, const pb_rotation *r);
+/* silu(causal depthwise convolution), taps from tensor <name> [width][taps] (with a 1 somewhere). */
+cb_val pb_conv(cb_builder *b, cb_val x, const char *name, int taps);
+/* u [q | k | v] after convolution, decay input a and write input bb [v_heads]; makes [v_heads*v_dim]. */
+cb_val pb_delta(cb_builder *b, cb_val u, cb_val a, cb_val bb, const char *a_log, const char *dt_bias, const cb_delta_spec *d);
+/* Experts applied to x; `logits` [n_experts]. */
+cb_val pb_moe(cb_builder *b, cb_val x, cb_val logits, const cb_moe_spec *m);
+/* x + sigmoid(gate) * y, gate one number a row; in x's memory. */
+cb_val pb_add_gated(cb_builder *b, cb_val x, cb_val gate, cb_val y);
+/* The tensor of this name (scope applied), or NULL. */
+const cb_tensor *pb_tensor(const cb_builder *b, const char *name);
 void pb_limits(cb_builder *b, int ctx_trained);
 #endif

@@ -17,6 +17,9 @@ static void find_lives(cb_plan *p)
 
 static bool lives_meet(const cb_value *a, const cb_value *b) { return a->first <= b->last && b->first <= a->last; }
 
+/* Memory per row of a step. */
+static size_t span(const cb_value *v) { return v->row_bytes * (size_t)(v->slots > 1 ? v->slots : 1); }
+
 /* First fit in order of birth: the lowest offset that no living neighbour occupies. Plans are short; n^2 is fine. */
 static void give_memory(cb_plan *p)
 {
@@ -31,14 +34,14 @@ static void give_memory(cb_plan *p)
             for (int j = 0; j < i; j++) {
                 const cb_value *u = &p->values[j];
                 if (u->is_logits || u->first < 0 || !lives_meet(u, v)) continue;
-                if (at < u->offset + u->row_bytes && u->offset < at + v->row_bytes) {
-                    at = u->offset + u->row_bytes;
+                if (at < u->offset + span(u) && u->offset < at + span(v)) {
+                    at = u->offset + span(u);
                     moved = true;
                 }
             }
         }
         v->offset = at;
-        if (at + v->row_bytes > top) top = at + v->row_bytes;
+        if (at + span(v) > top) top = at + span(v);
     }
     p->scratch_row_bytes = top;
 }
@@ -46,7 +49,7 @@ static void give_memory(cb_plan *p)
 static bool share_memory(const cb_value *a, const cb_value *b)
 {
     if (a->is_logits || b->is_logits) return a == b;
-    return a->offset < b->offset + b->row_bytes && b->offset < a->offset + a->row_bytes;
+    return a->offset < b->offset + span(b) && b->offset < a->offset + span(a);
 }
 
 /* Must op b wait for op a (a before b, no barrier between)? Two row-wise ops keep each row on one thread, so they may

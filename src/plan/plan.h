@@ -21,10 +21,26 @@ typedef enum cb_op_kind {
     CB_WANTED,     /* out = the wanted rows of in[0]; later values have one row per wanted row */
     CB_SOFTCAP,    /* out = f[0] * tanh(in[0] / f[0]). In place */
     CB_BIAS,       /* out = in[0] + w[0], the same vector for each row. In place */
+    CB_SPLIT,      /* out = dims n[2] .. n[2]+n[3] of each of n[0] heads of n[1] dims of in[0] */
+    CB_SCALE,      /* out = in[0] * f[0]; w[0] >= 0: times that weight's only element instead. In place */
+    CB_HADAMARD,   /* out = H(s . in[0]) in blocks of n[0], s = w[0]; n[1] = 1, the inverse: out = s . H(in[0]) */
+    CB_CONV,       /* out = silu(causal depthwise convolution of in[0] with w[0], n[1] taps), recurrent state n[0] */
+    CB_DELTA,      /* out = gated delta rule of u = in[0] (all q, all k, all v), a = in[1], b = in[2]; w: A_log, dt_bias;
+                      recurrent state n[0]; n[1] key heads, n[2] value heads, n[3] and n[4] dims of a key and a value head */
+    CB_ROUTE,      /* out = n[1] expert ids (int32), then their n[1] weights, from n[0] logits in[0]; n[2] = CB_ROUTE_... */
+    CB_MOE_SORT,   /* out = the slots (row*k + rank) ordered by expert, and their rows; in[0] a route */
+    CB_MOE_LINEAR, /* out[slot] = w[0][expert of slot] * in[0], planes of the slot (n[0] = 1) or of its row; in[1] sorted,
+                      in[2] route */
+    CB_MOE_SUM,    /* out = sum over ranks ascending of weight*in[0][slot]: acc = fma(w, y, acc) from +0; in[1] route */
+    CB_ADD_GATED,  /* out = fma(sigmoid(in[1]'s only element), in[2], in[0]) */
     CB_N_OP_KINDS
 } cb_op_kind;
 
-enum { CB_ACT_SILU, CB_ACT_GELU_TANH };
+enum { CB_ACT_SILU, CB_ACT_GELU_TANH, CB_ACT_SIGMOID };
+enum {
+    CB_ROUTE_SOFTMAX_ALL, /* softmax over all experts, the k largest divided by their sum */
+    CB_ROUTE_SOFTMAX_TOP  /* softmax over the k largest logits, times w[0][expert] */
+};
 
 /* Index of a value in plan->values; negative: none. */
 typedef int cb_val;
@@ -33,6 +49,7 @@ typedef struct cb_value {
     int width;          /* f32 per row; for planes: inputs k */
     int group, pack;    /* planes (group > 0): see kernels.h cb_qrows */
     bool wanted;        /* one row per wanted row, not per row of the step */
+    int slots;          /* > 1: that many rows per row of the step (one per expert of a token) */
     bool is_logits;     /* lives in the caller's logits array */
     size_t row_bytes;   /* memory per row */
     size_t offset;      /* bytes from the start of scratch, times max_rows (values whose lives do not meet share memory) */
@@ -56,6 +73,12 @@ typedef struct cb_kv_state {
     int group;           /* states of one group share block tables: 0 .. n_kv_groups-1 */
 } cb_kv_state;
 
+/* State that a layer carries from token to token, per session: the rows before this one for a convolution ([taps-1][width]
+ * f32), the matrices of a delta rule ([value heads][value dims][key dims] f32). Zero before the first token. */
+typedef struct cb_rec_state {
+    size_t floats;
+} cb_rec_state;
+
 /* Keys seen by layers of one group. */
 typedef struct cb_kv_group {
     int window;
@@ -66,7 +89,7 @@ typedef struct cb_rope_table {
     double *freq;        /* [n_pairs], radians per position */
 } cb_rope_table;
 
-enum { CB_MAX_IN = 3, CB_MAX_KV_GROUPS = 4 };
+enum { CB_MAX_IN = 3, CB_MAX_KV_GROUPS = 4, CB_MAX_EXPERTS = 1024, CB_MAX_TOP_K = 64 };
 
 typedef struct cb_op {
     cb_op_kind kind;
@@ -90,6 +113,9 @@ typedef struct cb_plan {
     int n_weights;
     cb_kv_state *kv;
     int n_kv;
+    cb_rec_state *rec;
+    int n_rec;
+    int max_experts, max_top_k; /* 0: no experts */
     cb_kv_group kv_groups[CB_MAX_KV_GROUPS];
     int n_kv_groups;
     cb_rope_table *ropes;

@@ -8,7 +8,9 @@ const char *cb_op_kind_name(cb_op_kind k)
         [CB_EMBED] = "embed",   [CB_ROPE_TABLE] = "rope_table", [CB_RMSNORM] = "rmsnorm",     [CB_QUANT] = "quant",
         [CB_LINEAR] = "linear", [CB_ROPE] = "rope",             [CB_KV_PUT] = "kv_put",       [CB_ATTENTION] = "attention",
         [CB_GLU] = "glu",       [CB_ADD] = "add",               [CB_WANTED] = "wanted",       [CB_SOFTCAP] = "softcap",
-        [CB_BIAS] = "bias",
+        [CB_BIAS] = "bias",     [CB_SPLIT] = "split",           [CB_SCALE] = "scale",         [CB_HADAMARD] = "hadamard",
+        [CB_CONV] = "conv",     [CB_DELTA] = "delta_rule",      [CB_ROUTE] = "route",         [CB_MOE_SORT] = "moe_sort",
+        [CB_MOE_LINEAR] = "moe_linear", [CB_MOE_SUM] = "moe_sum", [CB_ADD_GATED] = "add_gated",
     };
     return (unsigned)k < CB_N_OP_KINDS ? names[k] : "?";
 }
@@ -17,14 +19,16 @@ uint64_t cb_op_bytes(const cb_plan *p, const cb_op *op)
 {
     if (op->w[0] < 0 || op->kind == CB_EMBED) return 0;
     const cb_weight *w = &p->weights[op->w[0]];
-    return w->is_vector ? w->tensor->bytes : w->matrix.bytes;
+    if (w->is_vector) return w->tensor->bytes;
+    /* of a stack, one row's experts */
+    return op->kind == CB_MOE_LINEAR ? w->matrix.bytes / (uint64_t)w->matrix.stack * (uint64_t)op->n[1] : w->matrix.bytes;
 }
 
 uint64_t cb_op_flops(const cb_plan *p, const cb_op *op)
 {
-    if (op->kind != CB_LINEAR) return 0;
+    if (op->kind != CB_LINEAR && op->kind != CB_MOE_LINEAR) return 0;
     const cb_matrix *m = &p->weights[op->w[0]].matrix;
-    return 2 * (uint64_t)m->rows * (uint64_t)m->cols;
+    return 2 * (uint64_t)m->rows * (uint64_t)m->cols * (uint64_t)(op->kind == CB_MOE_LINEAR ? op->n[1] : 1);
 }
 
 uint64_t cb_plan_kv_block_bytes(const cb_plan *p, int group)
@@ -64,5 +68,8 @@ void cb_plan_print(const cb_plan *p, cb_buf *out)
     for (int g = 0; g < p->n_kv_groups; g++)
         cb_buf_printf(out, " %llu bytes a token (%s%d)", (unsigned long long)(cb_plan_kv_block_bytes(p, g) / 64),
                       p->kv_groups[g].window ? "window " : "full, window ", p->kv_groups[g].window);
+    uint64_t rec = 0;
+    for (int i = 0; i < p->n_rec; i++) rec += p->rec[i].floats * 4;
+    if (rec) cb_buf_printf(out, "; recurrent state: %llu bytes a session", (unsigned long long)rec);
     cb_buf_putc(out, '\n');
 }
