@@ -1,9 +1,11 @@
 #include "model/family.h"
 #include <string.h>
 
-extern const cb_family cb_family_llama, cb_family_gemma3;
+extern const cb_family cb_family_llama, cb_family_gemma3, cb_family_qwen3, cb_family_qwen35, cb_family_bonsai2,
+    cb_family_gemma4;
 
-static const cb_family *const families[] = {&cb_family_llama, &cb_family_gemma3};
+static const cb_family *const families[] = {&cb_family_llama, &cb_family_gemma3, &cb_family_qwen3, &cb_family_qwen35, &cb_family_bonsai2,
+                                         &cb_family_gemma4};
 
 const cb_family *cb_family_find(const cb_config *c, cb_err *err)
 {
