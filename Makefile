@@ -95,9 +95,10 @@ $(TEST_BIN): $(B)/tests/%: $(B)/tests/%.o $(B)/libcambium.a
 .PRECIOUS: $(B)/%.o
 
 # Kernel speeds: docs/performance.md.
-.PHONY: kbench
+.PHONY: kbench synth
 kbench: $(B)/kbench
-$(B)/kbench: $(B)/tools/kbench.o $(B)/libcambium.a
+synth: $(B)/synth
+$(B)/kbench $(B)/synth: $(B)/%: $(B)/tools/%.o $(B)/libcambium.a
 	@$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
 # Sub-makes share the caller's -j; two jobs when there is none.
