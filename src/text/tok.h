@@ -112,6 +112,10 @@ struct cb_tokenizer {
     int n_dec;
     bool dec_join_space; /* no decoder: tokens are joined with spaces */
     cb_trie added[2];    /* [0]: not normalized, cut out first; [1]: normalized */
+    size_t n_model_tokens; /* entries of model.vocab */
+    int32_t max_added;     /* largest id of an added token, or -1 */
+    cb_trie_entry *shown;  /* [n_shown], by id: added tokens whose normalized form differs, which is what decoding shows */
+    size_t n_shown;
     int32_t *before, *after; /* ids the post-processor puts around a text */
     int n_before, n_after;
     int32_t stops[CB_TOK_MAX_STOPS];

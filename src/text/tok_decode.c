@@ -207,6 +207,19 @@ void cb_detok_close(cb_detok *d)
     cb_free(d);
 }
 
+/* The text of a token that the decoder starts from. */
+static const char *shown(const cb_tokenizer *t, int32_t id, size_t *n)
+{
+    size_t lo = 0, hi = t->vocab.flags[id] & CB_TOKEN_NORMALIZED ? t->n_shown : 0;
+    while (lo < hi) {
+        size_t mid = (lo + hi) / 2;
+        if (t->shown[mid].id == id) return *n = t->shown[mid].n, t->shown[mid].s;
+        if (t->shown[mid].id < id) lo = mid + 1;
+        else hi = mid;
+    }
+    return cb_vocab_text(&t->vocab, id, n);
+}
+
 static int feed(cb_detok *d, int32_t id)
 {
     const cb_vocab *v = &d->t->vocab;
@@ -214,7 +227,7 @@ static int feed(cb_detok *d, int32_t id)
     if (!cb_vocab_has(v, id)) return 0; /* a column of the logits without a token says nothing */
     if (d->skip_special && (v->flags[id] & CB_TOKEN_SPECIAL)) return 0;
     size_t n;
-    const char *s = cb_vocab_text(v, id, &n);
+    const char *s = shown(d->t, id, &n);
     if (d->t->dec_join_space && d->begun) put(d, 0, " ", 1);
     d->begun = true;
     put(d, 0, s, n);

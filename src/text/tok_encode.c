@@ -187,7 +187,8 @@ static int cut_added(encoder *e, int set, const char *s, size_t n, bool first)
         if (f & CB_TOKEN_LSTRIP) a = a > done ? spaces_before(s, a, done) : done;
         if (f & CB_TOKEN_RSTRIP) b = spaces_after(s, n, b);
         if (a > done && (rc = between(e, set, s + done, a - done, first && done == 0)) < 0) return rc;
-        cb_ids_put(&e->ids, id);
+        /* A token among the spaces that the last one took (rstrip) still counts, unless lstrip leaves nothing of it. */
+        if (b > a) cb_ids_put(&e->ids, id);
         done = b;
     }
     return between(e, set, s + done, n - done, first && done == 0);

@@ -4,6 +4,7 @@
 #include "text/tok_scan.h"
 #include "text/utf8.h"
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { MAX_SMALL_FILE = 64 << 20, MAX_ADDED_BYTES = 16 << 20 };
@@ -127,22 +128,27 @@ static int read_added(const char *where, const json_t *j, int64_t id, added *a, 
     return rc ? 0 : cb_fail(err, CB_EFORMAT, "%s: added token '%.60s' has no id", where, a->content);
 }
 
-/* A text that is in the model's vocabulary keeps its id there, as in the reference. */
-static int add_token(cb_tokenizer *t, const char *where, const added *a, cb_err *err)
+/* A text that is in the model's vocabulary keeps its id there. Others get the next free id, which in sound files is the one
+ * they state; where it is not, the reference goes by this rule too and only warns. `stated` takes the file's id as it is. */
+static int add_token(cb_tokenizer *t, const char *where, const added *a, bool stated, cb_err *err)
 {
     cb_vocab *v = &t->vocab;
     if (!a->n) return 0;
     int32_t id = cb_vocab_find(v, a->content, a->n);
     if (id >= 0) {
-        unsigned model = v->flags[id] & CB_TOKEN_MODEL;
-        if (!(v->flags[id] & CB_TOKEN_ADDED)) v->flags[id] = (uint8_t)(model | a->flags);
-        return 0;
+        v->flags[id] = (uint8_t)((v->flags[id] & (CB_TOKEN_MODEL | CB_TOKEN_SPECIAL)) | a->flags);
+    } else {
+        int64_t n_model = (int64_t)t->n_model_tokens, next = t->max_added >= n_model ? (int64_t)t->max_added + 1 : n_model;
+        if (stated) next = a->id;
+        if (next <= CB_VOCAB_MAX_ID && cb_vocab_has(v, (int32_t)next))
+            return cb_fail(err, CB_EFORMAT, "%s: added token '%.60s' gets id %lld, which is '%.60s' already", where, a->content,
+                           (long long)next, v->bytes + v->off[next]);
+        int rc = cb_vocab_add(v, a->content, a->n, next, a->flags, err);
+        if (rc < 0) return cb_fail_in(err, rc, "%s", where);
+        id = (int32_t)next;
     }
-    if (cb_vocab_has(v, (int32_t)a->id))
-        return cb_fail(err, CB_EFORMAT, "%s: added token '%.60s' has id %lld, which is '%.60s' already", where, a->content,
-                       (long long)a->id, v->bytes + v->off[a->id]);
-    int rc = cb_vocab_add(v, a->content, a->n, a->id, a->flags, err);
-    return rc < 0 ? cb_fail_in(err, rc, "%s", where) : 0;
+    if (id > t->max_added) t->max_added = id;
+    return 0;
 }
 
 static int added_list(cb_tokenizer *t, const char *where, const json_t *list, cb_err *err)
@@ -154,7 +160,7 @@ static int added_list(cb_tokenizer *t, const char *where, const json_t *list, cb
     json_array_foreach(list, i, v) {
         added a;
         int rc;
-        if ((rc = read_added(where, v, -1, &a, err)) < 0 || (rc = add_token(t, where, &a, err)) < 0) return rc;
+        if ((rc = read_added(where, v, -1, &a, err)) < 0 || (rc = add_token(t, where, &a, false, err)) < 0) return rc;
     }
     return 0;
 }
@@ -174,10 +180,17 @@ static int added_decoder(cb_tokenizer *t, const char *where, json_t *map, cb_err
         added a;
         int rc = read_added(where, v, id, &a, err);
         if (rc < 0) return rc;
-        if (cb_vocab_has(&t->vocab, (int32_t)id) || id > CB_VOCAB_MAX_ID) continue; /* tokenizer.json says it better */
-        if ((rc = add_token(t, where, &a, err)) < 0) return rc;
+        /* What tokenizer.json has, it says better. */
+        if (id > CB_VOCAB_MAX_ID || cb_vocab_has(&t->vocab, (int32_t)id) || cb_vocab_find(&t->vocab, a.content, a.n) >= 0) continue;
+        if ((rc = add_token(t, where, &a, true, err)) < 0) return rc;
     }
     return 0;
+}
+
+static int by_id(const void *a, const void *b)
+{
+    int32_t x = ((const cb_trie_entry *)a)->id, y = ((const cb_trie_entry *)b)->id;
+    return x < y ? -1 : x > y;
 }
 
 /* Builds both tries. A normalized token is looked for as the normalizers leave it. */
@@ -191,7 +204,8 @@ static int build_tries(cb_tokenizer *t, const char *where, cb_err *err)
     cb_buf buf[2];
     cb_buf_init(buf, 0);
     cb_buf_init(buf + 1, 0);
-    int rc = e[0] && e[1] ? cb_regex_run_init(&run, 0, err) : cb_fail(err, CB_ENOMEM, "%s: no memory for %zu added tokens", where, all);
+    t->shown = t->n_norm ? cb_alloc_array(all, sizeof *t->shown) : NULL;
+    int rc = e[0] && e[1] && (t->shown || !t->n_norm) ? cb_regex_run_init(&run, 0, err) : cb_fail(err, CB_ENOMEM, "%s: no memory for %zu added tokens", where, all);
     run.young = true;
     /* Of equal normalized forms special tokens come first, then file order; ids stand in for the file's order. */
     for (int special = 1; special >= 0 && rc == 0; special--) {
@@ -205,7 +219,9 @@ static int build_tries(cb_tokenizer *t, const char *where, cb_err *err)
                 const char *o;
                 cb_regex_run_again(&run, 0);
                 if ((rc = cb_norm_run(t, &run, buf, s, len, &o, &len, &first, err)) < 0) break;
+                size_t raw = v->len[id];
                 if (!(s = cb_arena_strndup(&t->arena, o, len))) rc = cb_fail(err, CB_ENOMEM, "%s: no memory", where);
+                else if (len != raw || memcmp(s, v->bytes + v->off[id], raw)) t->shown[t->n_shown++] = (cb_trie_entry){s, len, id};
             } else if (v->flags[id] & CB_TOKEN_NORMALIZED) {
                 set = 1;
             }
@@ -214,6 +230,7 @@ static int build_tries(cb_tokenizer *t, const char *where, cb_err *err)
             e[set][n[set]++] = (cb_trie_entry){s, len, id};
         }
     }
+    if (t->n_shown) qsort(t->shown, t->n_shown, sizeof *t->shown, by_id);
     for (int set = 0; set < 2 && rc == 0; set++) rc = cb_trie_build(t->added + set, e[set], n[set], err);
     cb_free(e[0]);
     cb_free(e[1]);
@@ -239,6 +256,8 @@ static int read_root(cb_tokenizer *t, const char *where, const json_t *root, con
     if ((rc = cb_tok_read_post_processor(t, where, json_object_get(root, "post_processor"), err)) < 0) return rc;
     if ((rc = cb_tok_read_decoder(t, where, json_object_get(root, "decoder"), err)) < 0) return rc;
     if ((rc = fill_tables(t, where, err)) < 0) return rc;
+    t->n_model_tokens = t->vocab.n_used;
+    t->max_added = -1;
     if ((rc = added_list(t, where, json_object_get(root, "added_tokens"), err)) < 0) return rc;
     if ((rc = cb_json_str(m, where, "unk_token", &unk, err)) < 0) return rc;
     t->unk = unk ? cb_vocab_find(&t->vocab, unk, json_string_length(json_object_get(m, "unk_token"))) : -1;
@@ -406,6 +425,7 @@ void cb_tokenizer_close(cb_tokenizer *t)
     cb_free(t->no_cut);
     cb_free(t->before);
     cb_free(t->after);
+    cb_free(t->shown);
     cb_arena_fini(&t->arena);
     cb_free(t);
 }

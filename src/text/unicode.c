@@ -4,17 +4,25 @@
 #include <string.h>
 #include <utf8proc.h>
 
-uint32_t cb_unicode_stand_in(uint32_t cp)
+static const cb_unicode_range *find_range(const cb_unicode_range *r, int n, uint32_t cp)
 {
-    int lo = 0, hi = cb_unicode_n_standins;
-    if (cp < cb_unicode_standins[0].first) return cp;
+    int lo = 0, hi = n;
+    if (cp < r[0].first) return NULL;
     while (lo < hi) {
         int mid = (lo + hi) / 2;
-        if (cp > cb_unicode_standins[mid].last) lo = mid + 1;
+        if (cp > r[mid].last) lo = mid + 1;
         else hi = mid;
     }
-    return lo < cb_unicode_n_standins && cp >= cb_unicode_standins[lo].first ? cb_unicode_standins[lo].stand_in : cp;
+    return lo < n && cp >= r[lo].first ? r + lo : NULL;
 }
+
+uint32_t cb_unicode_stand_in(uint32_t cp)
+{
+    const cb_unicode_range *r = find_range(cb_unicode_standins, cb_unicode_n_standins, cp);
+    return r ? r->stand_in : cp;
+}
+
+static bool is_inert(uint32_t cp) { return find_range(cb_unicode_inert, cb_unicode_n_inert, cp) != NULL; }
 
 bool cb_unicode_has_young(const char *s, size_t n)
 {
@@ -51,6 +59,7 @@ static utf8proc_category_t category(uint32_t cp) { return utf8proc_category((int
 bool cb_unicode_is_numeric(uint32_t cp)
 {
     if (cp < 0x80) return cp >= '0' && cp <= '9';
+    if ((cp >= 0x11de0 && cp <= 0x11de9) || (cp >= 0x16ff4 && cp <= 0x16ff6)) return true; /* of Unicode 17, as the reference */
     utf8proc_category_t c = category(cp);
     return c >= UTF8PROC_CATEGORY_ND && c <= UTF8PROC_CATEGORY_NO;
 }
@@ -59,12 +68,14 @@ bool cb_unicode_is_punct(uint32_t cp)
 {
     if (cp < 0x80) return cp > 32 && cp < 127 && !((cp | 32) >= 'a' && (cp | 32) <= 'z') && !(cp >= '0' && cp <= '9');
     utf8proc_category_t c = category(cp);
-    return c >= UTF8PROC_CATEGORY_PC && c <= UTF8PROC_CATEGORY_PO;
+    bool flip = find_range(cb_unicode_punct_flip, cb_unicode_n_punct_flip, cp) != NULL;
+    return (c >= UTF8PROC_CATEGORY_PC && c <= UTF8PROC_CATEGORY_PO) != flip;
 }
 
 bool cb_unicode_is_mark(uint32_t cp)
 {
-    utf8proc_category_t c = cp < 0x300 ? UTF8PROC_CATEGORY_CN : category(cp);
+    utf8proc_category_t c = cp < 0x300 || is_inert(cp) ? UTF8PROC_CATEGORY_CN : category(cp);
+    if (cp == 0x1cf2 || cp == 0x1cf3) return true; /* were marks in Unicode 9 */
     return c >= UTF8PROC_CATEGORY_MN && c <= UTF8PROC_CATEGORY_ME;
 }
 
@@ -79,33 +90,64 @@ bool cb_unicode_is_word(uint32_t cp)
 
 /* ---- normal forms ---- */
 
+static unsigned ccc(int32_t cp) { return is_inert((uint32_t)cp) ? 0 : (unsigned)utf8proc_get_property(cp)->combining_class; }
+
+/* The composition of a pair, or -1. */
+static int32_t compose_pair(int32_t a, int32_t b)
+{
+    int32_t p[2] = {a, b};
+    if (b == 0x11a7) return -1; /* not a tail; some versions of the library take it for one */
+    if (utf8proc_normalize_utf32(p, 2, UTF8PROC_COMPOSE | UTF8PROC_STABLE) != 1) return -1;
+    return is_inert((uint32_t)p[0]) ? -1 : p[0];
+}
+
+/* Canonical composition in place; returns the new length. */
+static size_t compose(int32_t *cp, size_t n)
+{
+    size_t o = 0, starter = SIZE_MAX;
+    unsigned last = 0; /* class of the last character kept after the starter */
+    for (size_t i = 0; i < n; i++) {
+        unsigned k = ccc(cp[i]);
+        bool blocked = starter == SIZE_MAX || (o > starter + 1 && last >= k);
+        int32_t c = blocked ? -1 : compose_pair(cp[starter], cp[i]);
+        if (c >= 0) {
+            cp[starter] = c;
+            continue;
+        }
+        if (k == 0) starter = o;
+        last = k;
+        cp[o++] = cp[i];
+    }
+    return o;
+}
+
 /* Whether a character that decomposes comes back from composition: not so for singletons (Angstrom sign, Greek oxia, CJK
  * compatibility ideographs) and composition exclusions. */
-static bool recomposes(uint32_t cp)
+static bool recomposes(uint32_t cp, int form)
 {
     if ((cp >= 0x400 && cp <= 0x52f) || (cp >= 0x1ea0 && cp <= 0x1ef9)) return true; /* Cyrillic, Vietnamese: the common ones */
     int32_t d[64];
     int last = 0;
-    utf8proc_ssize_t n = utf8proc_decompose_char((int32_t)cp, d, 64, UTF8PROC_STABLE | UTF8PROC_DECOMPOSE, &last);
-    if (n < 1 || n > 64) return false;
-    return utf8proc_normalize_utf32(d, n, UTF8PROC_COMPOSE | UTF8PROC_STABLE) == 1 && d[0] == (int32_t)cp;
+    utf8proc_option_t o = UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | (form == CB_NFKC ? UTF8PROC_COMPAT : 0);
+    utf8proc_ssize_t n = utf8proc_decompose_char((int32_t)cp, d, 64, o, &last);
+    return n >= 1 && n <= 64 && compose(d, (size_t)n) == 1 && d[0] == (int32_t)cp;
 }
 
 /* A character that begins a segment and is itself in normal form: nothing before it can change it or be changed by it.
  * Between two such characters the text can be normalised on its own. */
 static bool is_stable(uint32_t cp, int form)
 {
-    if (cp < (form == CB_NFC ? 0x300u : form == CB_NFKC ? 0xa0u : form == CB_NFD ? 0xc0u : 0xa0u)) return true;
+    if (cp < (form == CB_NFC ? 0x300u : form == CB_NFD ? 0xc0u : 0xa0u)) return true;
     const utf8proc_property_t *p = utf8proc_get_property((int32_t)cp);
+    bool hangul = cp >= 0xac00 && cp <= 0xd7a3, decomposes = p->decomp_seqindex != UINT16_MAX;
+    bool second = p->comb_index != UINT16_MAX && (p->comb_index & 0x8000); /* may be second in a composition */
+    if ((cp >= 0x1161 && cp <= 0x1175) || (cp >= 0x11a8 && cp <= 0x11c2)) second = true; /* vowel and tail jamo */
+    if (!p->combining_class && !decomposes && !second && !hangul) return true;
+    if (is_inert(cp)) return true;
     if (p->combining_class) return false;
-    if (form == CB_NFD || form == CB_NFKD) {
-        if (cp >= 0xac00 && cp <= 0xd7a3) return false;
-        return p->decomp_seqindex == UINT16_MAX || (form == CB_NFD && p->decomp_type);
-    }
-    if (p->comp_exclusion || (p->decomp_seqindex != UINT16_MAX && !p->decomp_type && !recomposes(cp))) return false;
-    if (cp >= 0x1160 && cp <= 0x11ff) return false; /* vowel and tail jamo join what precedes */
-    if (p->comb_index != UINT16_MAX && (p->comb_index & 0x8000)) return false; /* may be second in a composition */
-    return !(form == CB_NFKC && p->decomp_seqindex != UINT16_MAX && p->decomp_type);
+    if (form == CB_NFD || form == CB_NFKD) return !hangul && (!decomposes || (form == CB_NFD && p->decomp_type));
+    if (second || !decomposes) return !second;
+    return p->decomp_type ? form == CB_NFC : recomposes(cp, form);
 }
 
 bool cb_unicode_is_normal(const char *s, size_t n, int form)
@@ -122,7 +164,7 @@ bool cb_unicode_is_normal(const char *s, size_t n, int form)
     return true;
 }
 
-/* A segment being rebuilt: code points in the low 21 bits, canonical class above, original order below for a stable sort. */
+/* A segment being rebuilt. */
 typedef struct segment {
     int32_t *cp;
     size_t n, cap;
@@ -134,7 +176,7 @@ static void add_decomposed(segment *g, uint32_t cp, int form)
     int32_t d[64];
     int last = 0;
     utf8proc_option_t o = UTF8PROC_STABLE | (form == CB_NFKC || form == CB_NFKD ? UTF8PROC_COMPAT : 0) | UTF8PROC_DECOMPOSE;
-    utf8proc_ssize_t k = utf8proc_decompose_char((int32_t)cp, d, 64, o, &last);
+    utf8proc_ssize_t k = is_inert(cp) ? -1 : utf8proc_decompose_char((int32_t)cp, d, 64, o, &last);
     if (k < 0 || k > 64) d[0] = (int32_t)cp, k = 1;
     if (g->n + (size_t)k + 1 > g->cap) {
         size_t cap = g->cap ? g->cap * 2 : 64;
@@ -150,8 +192,6 @@ static void add_decomposed(segment *g, uint32_t cp, int form)
     memcpy(g->cp + g->n, d, (size_t)k * sizeof *d);
     g->n += (size_t)k;
 }
-
-static unsigned ccc(int32_t cp) { return (unsigned)utf8proc_get_property(cp)->combining_class; }
 
 static int by_key(const void *a, const void *b)
 {
@@ -199,8 +239,7 @@ static void flush(cb_buf *out, segment *g, int form)
         return;
     }
     size_t n = g->n;
-    if (n && (form == CB_NFC || form == CB_NFKC))
-        n = (size_t)utf8proc_normalize_utf32(g->cp, (utf8proc_ssize_t)n, UTF8PROC_COMPOSE | UTF8PROC_STABLE);
+    if (form == CB_NFC || form == CB_NFKC) n = compose(g->cp, n);
     for (size_t i = 0; i < n; i++) cb_utf8_put(out, (uint32_t)g->cp[i]);
     g->n = 0;
 }
@@ -234,12 +273,23 @@ void cb_unicode_normalize(cb_buf *out, const char *s, size_t n, int form)
     cb_free(g.cp);
 }
 
+/* Lower case of the capitals that Unicode 16 and 17 brought; 0 for all others. */
+static uint32_t young_lower(uint32_t cp)
+{
+    if (cp < 0x1c89) return 0;
+    if (cp >= 0x10d50 && cp <= 0x10d65) return cp + 0x20;
+    if (cp >= 0x16ea0 && cp <= 0x16eb8) return cp + 0x1b;
+    if (cp == 0x1c89 || cp == 0xa7cc || cp == 0xa7ce || cp == 0xa7d2 || cp == 0xa7d4 || cp == 0xa7da) return cp + 1;
+    return cp == 0xa7cb ? 0x264 : cp == 0xa7dc ? 0x19b : 0;
+}
+
 void cb_unicode_lower(cb_buf *out, const char *s, size_t n)
 {
     for (size_t i = 0; i < n;) {
-        uint32_t cp;
+        uint32_t cp, young;
         i += (size_t)cb_utf8_decode(s + i, n - i, &cp);
         if (cp < 0x80) cb_buf_putc(out, (char)(cp >= 'A' && cp <= 'Z' ? cp + 32 : cp));
+        else if ((young = young_lower(cp))) cb_utf8_put(out, young);
         else if (cp == 0x130) cb_buf_put(out, "i\xcc\x87", 3); /* the one character whose lower case is two */
         else cb_utf8_put(out, (uint32_t)utf8proc_tolower((int32_t)cp));
     }

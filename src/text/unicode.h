@@ -1,5 +1,5 @@
-/* unicode.h: character classes and normal forms. The reference is Unicode 16, whatever version the libraries below have:
- * the same text must give the same ids everywhere. Characters younger than the oldest accepted PCRE2 are classified, and
+/* unicode.h: character classes and normal forms. The reference is Hugging Face's tokenizers (classes of Unicode 16, normal
+ * forms of Unicode 9), whatever version the libraries below have: the same text must give the same ids everywhere. Characters younger than the oldest accepted PCRE2 are classified, and
  * shown to regular expressions, as a stand-in: an older character of the same category and the same number of bytes. */
 #ifndef CB_TEXT_UNICODE_H
 #define CB_TEXT_UNICODE_H
@@ -10,6 +10,12 @@ typedef struct cb_unicode_range {
 } cb_unicode_range;
 extern const cb_unicode_range cb_unicode_standins[]; /* ascending */
 extern const int cb_unicode_n_standins;
+/* Marks and characters with decompositions too young for the reference's normalizers, which leave them alone. */
+extern const cb_unicode_range cb_unicode_inert[]; /* ascending */
+extern const int cb_unicode_n_inert;
+/* Where the reference's punctuation differs from category P. */
+extern const cb_unicode_range cb_unicode_punct_flip[]; /* ascending */
+extern const int cb_unicode_n_punct_flip;
 
 /* The character to classify instead of cp: cp itself for all but young characters. */
 uint32_t cb_unicode_stand_in(uint32_t cp);
