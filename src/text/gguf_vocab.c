@@ -69,9 +69,10 @@ static const pre_kind pre_kinds[] = {
 static const pre_kind *find_pre(const char *pre)
 {
     size_t n = strlen(pre);
+    if (!n || strchr(pre, ' ')) return NULL;
     for (size_t i = 0; i < sizeof pre_kinds / sizeof *pre_kinds; i++)
         for (const char *p = pre_kinds[i].names; (p = strstr(p, pre)); p++)
-            if (p[-1] == ' ' && p[n] == ' ' && !strchr(pre, ' ')) return pre_kinds + i;
+            if (p[-1] == ' ' && p[n] == ' ') return pre_kinds + i;
     return NULL;
 }
 

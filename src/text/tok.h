@@ -15,8 +15,10 @@ enum {
     CB_TOK_MAX_FILE = 256 << 20,   /* bytes of tokenizer.json */
     CB_TOK_MAX_STEPS = 32,         /* of each list */
     CB_TOK_MAX_STOPS = 64,
-    CB_TOK_MAX_ADDED_LEN = 4096,   /* bytes of one added token */
-    CB_TOK_MAX_TEXT = 1 << 30,     /* bytes of one text to encode */
+    CB_TOK_MAX_ADDED_LEN = 1024,   /* bytes of one added token */
+    CB_TOK_MAX_SHOWN = 4 << 20,    /* bytes that one token may become in decoding */
+    CB_TOK_MAX_TEXT = 1 << 30,     /* bytes of one text to encode, and of what normalizers make of it */
+    CB_TOK_MAX_GROWTH = 1024,      /* times a text may grow on the way, plus a megabyte */
     CB_TOK_MAX_AFFIX = 256         /* ids a post-processor adds on one side */
 };
 

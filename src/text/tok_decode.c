@@ -182,6 +182,7 @@ int cb_detok_open(const cb_tokenizer *t, int skip_special, cb_detok **out, cb_er
     if (!d) return cb_fail(err, CB_ENOMEM, "no memory for a detokeniser");
     d->t = t;
     d->skip_special = skip_special;
+    for (int i = 0; i < CB_TOK_MAX_STEPS; i++) cb_buf_init(&d->st[i].buf, CB_TOK_MAX_SHOWN);
     for (int i = 0; i < t->n_dec && !d->run.match; i++) {
         if (t->dec[i].kind != CB_DEC_REPLACE || t->dec[i].find.kind != CB_FIND_REGEX) continue;
         int rc = cb_regex_run_init(&d->run, 0, err);

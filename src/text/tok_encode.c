@@ -17,7 +17,18 @@ typedef struct encoder {
     cb_err *err;
 } encoder;
 
-static int no_memory(encoder *e, size_t n) { return cb_fail(e->err, CB_ENOMEM, "no memory to encode %zu bytes", n); }
+static int no_memory(encoder *e, size_t n)
+{
+    return cb_fail(e->err, CB_ENOMEM, "no memory to encode %zu bytes, or the tokenizer makes too much of them", n);
+}
+
+/* Replacements multiply; the buffers' limit keeps a hostile tokenizer from filling the memory. */
+static void init_buffers(encoder *e, size_t n)
+{
+    size_t limit = n < CB_TOK_MAX_TEXT / CB_TOK_MAX_GROWTH ? n * CB_TOK_MAX_GROWTH + (1 << 20) : CB_TOK_MAX_TEXT;
+    for (int i = 0; i < 2; i++) cb_buf_init(e->norm + i, limit);
+    for (int i = 0; i < CB_TOK_MAX_STEPS; i++) cb_buf_init(e->step + i, limit);
+}
 
 /* ---- pre-tokenizers ---- */
 
@@ -104,7 +115,6 @@ static int piece(encoder *e, int step, const char *s, size_t n, bool first)
         for (size_t i = 0; i < n; i++) cb_utf8_put(b, cb_byte_char((uint8_t)s[i]));
     }
     if (!cb_buf_ok(b)) return no_memory(e, n);
-    if (b->n > CB_TOK_MAX_TEXT) return cb_fail(e->err, CB_EUSAGE, "a piece of more than %d bytes", CB_TOK_MAX_TEXT);
     return piece(e, step + 1, b->data ? b->data : "", b->n, first);
 }
 
@@ -166,7 +176,7 @@ static int between(encoder *e, int set, const char *s, size_t n, bool first)
 static int cut_added(encoder *e, int set, const char *s, size_t n, bool first)
 {
     const cb_trie *trie = e->t->added + set;
-    size_t done = 0;
+    size_t done = 0, spaces_end = 0; /* of the run that the last rstrip found */
     int rc;
     for (size_t i = 0; trie->nodes && i < n;) {
         if (!trie->root[(uint8_t)s[i]]) {
@@ -185,7 +195,7 @@ static int cut_added(encoder *e, int set, const char *s, size_t n, bool first)
         if ((f & CB_TOKEN_SPECIAL) && (!(e->flags & CB_ENCODE_PARSE_SPECIAL) || (set == 1 && e->shielded))) continue;
         if ((f & CB_TOKEN_SINGLE_WORD) && (word_before(s, a) || word_after(s, n, b))) continue;
         if (f & CB_TOKEN_LSTRIP) a = a > done ? spaces_before(s, a, done) : done;
-        if (f & CB_TOKEN_RSTRIP) b = spaces_after(s, n, b);
+        if (f & CB_TOKEN_RSTRIP) b = spaces_end = b < spaces_end ? spaces_end : spaces_after(s, n, b);
         if (a > done && (rc = between(e, set, s + done, a - done, first && done == 0)) < 0) return rc;
         /* A token among the spaces that the last one took (rstrip) still counts, unless lstrip leaves nothing of it. */
         if (b > a) cb_ids_put(&e->ids, id);
@@ -203,6 +213,7 @@ int64_t cb_tokenizer_encode(const cb_tokenizer *t, const char *text, size_t n, i
     encoder e = {.t = t, .flags = flags, .err = err, .ids = {ids, ids ? cap : 0, 0}};
     cb_buf clean;
     cb_buf_init(&clean, 0);
+    init_buffers(&e, n);
     int64_t rc;
     if ((rc = cb_regex_run_init(&e.run, n, err)) < 0 || (rc = cb_bpe_open(t, n, &e.bpe, err)) < 0) goto done;
     if (cb_utf8_valid(text, n) < n) {

@@ -202,8 +202,8 @@ static int build_tries(cb_tokenizer *t, const char *where, cb_err *err)
     cb_trie_entry *e[2] = {cb_alloc_array(all, sizeof **e), cb_alloc_array(all, sizeof **e)};
     cb_regex_run run = {0};
     cb_buf buf[2];
-    cb_buf_init(buf, 0);
-    cb_buf_init(buf + 1, 0);
+    cb_buf_init(buf, MAX_ADDED_BYTES);
+    cb_buf_init(buf + 1, MAX_ADDED_BYTES);
     t->shown = t->n_norm ? cb_alloc_array(all, sizeof *t->shown) : NULL;
     int rc = e[0] && e[1] && (t->shown || !t->n_norm) ? cb_regex_run_init(&run, 0, err) : cb_fail(err, CB_ENOMEM, "%s: no memory for %zu added tokens", where, all);
     run.young = true;

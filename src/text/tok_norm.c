@@ -79,7 +79,7 @@ int cb_replace_all(const cb_finder *f, cb_regex_run *run, cb_buf *out, const cha
     }
     if (rc == 0) cb_buf_put(out, s + from, n - from);
     cb_buf_fini(&tmp);
-    if (rc == CB_ENOMEM || !cb_buf_ok(out)) return cb_fail(err, CB_ENOMEM, "no memory to replace in a text of %zu bytes", n);
+    if (rc == CB_ENOMEM || !cb_buf_ok(out)) return cb_fail(err, CB_ENOMEM, "no memory to replace in %zu bytes, or too much comes of them", n);
     return rc;
 }
 
@@ -155,8 +155,7 @@ int cb_norm_run(const cb_tokenizer *t, cb_regex_run *run, cb_buf buf[2], const c
         b->n = 0;
         int rc = rewrite(p, run, b, s, n, err);
         if (rc < 0) return rc;
-        if (!cb_buf_ok(b)) return cb_fail(err, CB_ENOMEM, "no memory to normalise a text of %zu bytes", n);
-        if (b->n > CB_TOK_MAX_TEXT) return cb_fail(err, CB_EUSAGE, "text of more than %d bytes after normalisation", CB_TOK_MAX_TEXT);
+        if (!cb_buf_ok(b)) return cb_fail(err, CB_ENOMEM, "no memory to normalise %zu bytes, or too much comes of them", n);
         s = b->data ? b->data : "";
         n = b->n;
         use ^= 1;
