@@ -34,6 +34,13 @@ LDLIBS  := $(addprefix -l,jansson pcre2-8 utf8proc) -lm
 ISA_avx2   := -mavx2 -mfma -mf16c -O3
 ISA_avx512 := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mfma -mf16c -O3
 ISA_neon   := -O3 -march=armv8.2-a+dotprod+fp16
+# The SIMD files are many inlined shapes: instrumented they take minutes to compile, and tests/kernel puts guard pages right
+# behind every buffer instead.
+ifneq ($(filter asan ubsan tsan,$(FLAVOUR)),)
+ISA_avx2   += -fno-sanitize=all
+ISA_avx512 += -fno-sanitize=all
+ISA_neon   += -fno-sanitize=all
+endif
 
 ALL_SRC := $(sort $(wildcard src/*/*.c))
 LIB_SRC := $(filter-out src/cli/%,$(ALL_SRC))
