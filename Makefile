@@ -97,8 +97,9 @@ else
 $(FUZZ_BIN): $(B)/tests/fuzz/%: $(B)/tests/fuzz/%.o $(B)/tests/fuzz/replay.o $(B)/libcambium.a
 	@$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 endif
+$(filter $(B)/tests/parity/%,$(TEST_BIN)): $(B)/src/cli/parity_ref.o $(B)/src/cli/parity_run.o
 $(TEST_BIN): $(B)/tests/%: $(B)/tests/%.o $(B)/libcambium.a
-	@$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS) -lcmocka
+	@$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) $(LDLIBS) -lcmocka
 .PRECIOUS: $(B)/%.o
 
 # Kernel speeds: docs/performance.md.

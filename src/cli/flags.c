@@ -63,6 +63,7 @@ void cli_opts_init(cli_opts *o)
                         &o->seed, &o->max_tokens, &o->batch_with, &o->steps, &o->top };
     for (size_t i = 0; i < sizeof ints / sizeof *ints; i++) *ints[i] = INT64_MIN;
     o->temp = o->top_p = o->min_p = o->repeat_penalty = o->presence_penalty = o->frequency_penalty = NAN;
+    o->kl_mean = o->dmax = o->margin = NAN;
 }
 
 /* ---- values ---- */

@@ -39,6 +39,8 @@ typedef struct cli_opts {
     bool trace_ops, ids;
     const char *a, *b, *tokens;
     int64_t top;
+    const char *full;
+    double kl_mean, dmax, margin;
 } cli_opts;
 
 typedef enum cli_type { CLI_BOOL, CLI_INT, CLI_SIZE, CLI_REAL, CLI_TEXT, CLI_LIST, CLI_OPTIONAL } cli_type;

@@ -53,6 +53,15 @@ static const cli_flag score_flags[] = {
     { 0 },
 };
 
+static const cli_flag parity_flags[] = {
+    { "full", NULL, CLI_TEXT, AT(full), "FILE", "all of truth's logits (make_parity.py --full)" },
+    { "kl-mean", NULL, CLI_REAL, AT(kl_mean), "X", "limit of the mean KL in nats (default 1e-5)" },
+    { "dmax", NULL, CLI_REAL, AT(dmax), "X", "limit of the largest logit difference (default 0.01)" },
+    { "margin", NULL, CLI_REAL, AT(margin), "X", "the best token must be equal where truth's margin exceeds X (default 0.02)" },
+    { "json", NULL, CLI_BOOL, AT(json), NULL, "one JSON object" },
+    { 0 },
+};
+
 static const cli_cmd commands[] = {
     { "run", NULL, "MODEL [PROMPT]", "Answers one prompt, or chats when there is none and stdin is a terminal",
       "The prompt is PROMPT, -p, -f or standard input. A prompt that does not fit the context is refused, never cut.\n"
@@ -78,6 +87,9 @@ static const cli_cmd commands[] = {
     { "score", NULL, "MODEL [FILE]", "Log-likelihood and perplexity of a text",
       "A text longer than the context is scored in consecutive windows, each starting afresh.\n",
       { score_flags, cli_flags_prompt, cli_flags_model, cli_flags_find }, 1, 2, true, cmd_score },
+    { "parity", NULL, "MODEL REF.cbref", "Distance from float64 truth, beside other stacks, and whether the gates hold",
+      "REF holds truth's logits for fixed sequences (docs/testing.md). Exit code 0: all gates hold; 1: one does not.\n",
+      { parity_flags, cli_flags_model, cli_flags_find }, 2, 2, true, cmd_parity },
     { "doctor", NULL, "", "Checks this machine; each line is ok, warn or fail, with a remedy", NULL, { json_flags, cli_flags_find }, 0, 0, false, cmd_doctor },
     { "devices", NULL, "", "Lists devices and free memory", NULL, { json_flags }, 0, 0, false, cmd_devices },
     { "version", NULL, "", "Prints the version and what was compiled in", NULL, { json_flags }, 0, 0, false, cmd_version },

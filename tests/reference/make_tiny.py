@@ -4,6 +4,7 @@ CPU, with a small byte-level tokenizer, and truth.cbref: what a float64 evaluati
   python make_tiny.py OUT_DIR [NAME ...]        (tests/data; all names by default)
 
 Needs torch, transformers, numpy, tokenizers, mlx, mlx-lm. Seeds are fixed; mlx's random numbers are not used."""
+import copy
 import json
 import os
 import shutil
@@ -219,6 +220,20 @@ def hf_logits(m, ids):
         return m(torch.tensor([ids])).logits[0].double()
 
 
+def hf_propose(m):
+    """Greedy continuation by a transformers model, without regard to end tokens."""
+    def run(ids, n):
+        out = []
+        with torch.no_grad():
+            r = m(torch.tensor([ids]), use_cache=True)
+            for _ in range(n):
+                out.append(int(r.logits[0, -1].argmax()))
+                if len(out) < n:
+                    r = m(torch.tensor([[out[-1]]]), past_key_values=r.past_key_values, use_cache=True)
+        return out
+    return run
+
+
 def mlx_logits(path, ids):
     """mlx-lm on the CPU with every float parameter cast to float32 (spec: bf16 sums on MLX's CPU are no reference)."""
     import mlx_lm
@@ -249,13 +264,14 @@ def make_truth(name, path):
         parts["hf32"].append(hf_logits(hf, ids))
         parts["bf16"].append(rm.forward(cfg, w, ids, rm.Bf16(cfg, w)))
         parts["mlx"].append(mlx_logits(path, ids))
+    hf32 = copy.deepcopy(hf)
     hf.to(torch.bfloat16)
     parts["hf16"] = [hf_logits(hf, ids) for _, ids in tiny_cases(path)]
     all_ = {k: torch.cat(v) for k, v in parts.items()}
     col = {k: rm.compare(all_["truth"], all_[k]) for k in ("hf32", "hf16", "bf16", "mlx")}
     for k in ("hf32", "mlx"):
         assert col[k]["dmax"] < 2e-3 and col[k]["kl_mean"] < 1e-7, (name, k, col[k])
-    tokens, margins = refdata.greedy(cfg, w, tiny_cases(path)[0][1], 32)
+    tokens, margins = refdata.greedy(cfg, w, tiny_cases(path)[0][1], 32, hf_propose(hf32))
     ref.add_greedy("prose", tokens, margins)
     ref.save(os.path.join(path, "truth.cbref"),
              {"model": name, "truth": "float64 over dequantised weights", "transformers_f32": col["hf32"],

@@ -8,7 +8,8 @@ src/cli/parity_ref.c reads it. Everything is little-endian and lies back to back
   tokens  i32[n_pos]                    input token of each position
   lse     f64[n_pos]                    ln sum exp of truth's logits (starts at a multiple of 8)
   top_id  u32[n_pos][top_k]  top f32[n_pos][top_k]      truth's best, descending, ties to the lower id
-  sample_id u32[n_sample]    sample f32[n_pos][n_sample]  logits at the same pseudo-random ids everywhere
+  sample_id u32[n_sample]    sample f32[n_pos][n_sample]  the same pseudo-random ids everywhere
+                        top and sample hold logit - lse, that is ln p: f32 is finest where p is large
   full_pos u32[n_full]       full rows: kind 2 f32[n_vocab]; kind 1 {f32 base, f32 step, u16[n_vocab]}: base + step * u
   greedy  n_greedy x {u32 case, u32 n}  then per entry i32[n] tokens and f32[n] truth's margins, which continue that case"""
 import json
@@ -37,15 +38,23 @@ class Writer:
         self.full_pos, self.full, self.greedy, self.names = [], [], [], []
 
     def add(self, name, ids, logits):
+        """One case, or (same name again) its next positions."""
         first = len(self.tokens)
-        self.names.append(name)
-        self.cases.append((first, len(ids)))
+        if self.names and self.names[-1] == name:
+            self.cases[-1] = (self.cases[-1][0], self.cases[-1][1] + len(ids))
+        else:
+            self.names.append(name)
+            self.cases.append((first, len(ids)))
         self.tokens += list(ids)
-        self.lse.append(torch.logsumexp(logits, -1).numpy())
-        order = torch.argsort(logits, dim=-1, descending=True, stable=True)[:, :self.top_k]
+        lse = torch.logsumexp(logits, -1)
+        self.lse.append(lse.numpy())
+        logp = logits - lse[:, None]
+        v, i = logits.topk(self.top_k, -1)
+        i = np.take_along_axis(i.numpy(), np.lexsort((i.numpy(), -v.numpy())), 1) # ties to the lower id
+        order = torch.from_numpy(i)
         self.top_id.append(order.numpy().astype("<u4"))
-        self.top.append(torch.gather(logits, 1, order).numpy().astype("<f4"))
-        self.sample.append(logits.numpy()[:, self.ids].astype("<f4"))
+        self.top.append(torch.gather(logp, 1, order).numpy().astype("<f4"))
+        self.sample.append(logp.numpy()[:, self.ids].astype("<f4"))
         for i in range(len(ids)):
             p = first + i
             if p in self.want or (self.every and p % self.every == self.every - 1):
@@ -81,15 +90,19 @@ class Writer:
         open(path, "wb").write(b"".join(out))
 
 
-def greedy(cfg, w, ids, n, arith=None):
-    """n tokens greedily from `arith` (truth by default): tokens and truth's margins."""
-    ar, st, out, margins = arith or rm.Exact(cfg, w), rm.State(cfg), [], []
-    cur = list(ids)
-    for _ in range(n):
-        row = rm.forward(cfg, w, cur, ar, st)[-1]
-        v, i = row.topk(2)
-        tok = int((row == v[0]).nonzero()[0])
-        out.append(tok)
-        margins.append(float(v[0] - v[1]))
-        cur = [tok]
+def greedy(cfg, w, ids, n, propose):
+    """n tokens greedily from truth, and truth's margins. propose(ids, n) is a faster model's guess at the continuation;
+    truth looks at the whole guess in one pass and keeps what it agrees with, plus its own choice where it does not."""
+    out, margins = [], []
+    while len(out) < n:
+        guess = propose(list(ids) + out, n - len(out))
+        feed = list(ids) + out + guess[:-1]
+        rows = rm.forward(cfg, w, feed, rm.Exact(cfg, w), keep=len(guess))
+        for g, row in zip(guess, rows):
+            v, i = row.topk(2)
+            tok = int((row == v[0]).nonzero()[0])
+            out.append(tok)
+            margins.append(float(v[0] - v[1]))
+            if tok != g:
+                break
     return out, margins

@@ -255,8 +255,8 @@ class State:
         self.n = 0
 
 
-def forward(cfg, w, ids, arith, state=None, taps=None):
-    """Logits [T][V] float64 of the tokens `ids`, which follow what `state` holds."""
+def forward(cfg, w, ids, arith, state=None, taps=None, keep=0):
+    """Logits [T][V] float64 of the tokens `ids`, which follow what `state` holds; of the last `keep` ones if not 0."""
     st = state or State(cfg)
     T = len(ids)
     pos = torch.arange(st.n, st.n + T)
@@ -300,7 +300,7 @@ def forward(cfg, w, ids, arith, state=None, taps=None):
         if taps is not None:
             taps.append(x)
     st.n += T
-    x = r(rms(x, w["model.norm.weight"], cfg.eps))
+    x = r(rms(x[-keep:], w["model.norm.weight"], cfg.eps))
     head = "lm_head.weight" if "lm_head.weight" in w else "model.embed_tokens.weight"
     return r(arith.linear(head, x))
 
@@ -313,13 +313,26 @@ def kl(truth, got):
     return (a.exp() * (a - b)).sum(-1)
 
 
+class Score:
+    """Distance of rows from truth's, gathered over any number of calls."""
+
+    def __init__(self):
+        self.kl, self.d, self.margin, self.flip = [], [], [], []
+
+    def add(self, truth, got):
+        top = truth.topk(2, -1)
+        self.kl.append(kl(truth, got))
+        self.d.append((got - truth).abs().max(-1).values)
+        self.margin.append(top.values[:, 0] - top.values[:, 1])
+        self.flip.append(got.argmax(-1) != top.indices[:, 0])
+        return self
+
+    def result(self):
+        """mean and max KL, max |delta logit|, positions whose best id agrees, the largest margin at which it does not."""
+        k, d, m, f = (torch.cat(x) for x in (self.kl, self.d, self.margin, self.flip))
+        return {"kl_mean": float(k.mean()), "kl_max": float(k.max()), "dmax": float(d.max()), "dmax_mean": float(d.mean()),
+                "top1": int((~f).sum()), "positions": len(d), "flip_margin_max": float(m[f].max()) if f.any() else 0.0}
+
+
 def compare(truth, got):
-    """mean and max KL, max |delta logit|, top-1 agreement, the least margin at which top-1 differs."""
-    d = (got - truth).abs().max(-1).values
-    k = kl(truth, got)
-    top = truth.topk(2, -1)
-    margin = top.values[:, 0] - top.values[:, 1]
-    flip = got.argmax(-1) != top.indices[:, 0]
-    return {"kl_mean": float(k.mean()), "kl_max": float(k.max()), "dmax": float(d.max()), "dmax_mean": float(d.mean()),
-            "top1": int((~flip).sum()), "positions": len(d),
-            "flip_margin_max": float(margin[flip].max()) if flip.any() else 0.0}
+    return Score().add(truth, got).result()

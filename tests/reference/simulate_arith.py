@@ -13,12 +13,14 @@ import torch
 
 import refmodel as rm
 
-XI = float(os.environ.get("SIM_XI", 16256))
+XI = 32512.0    # largest fixed-point number
+PW = 65024.0    # largest attention weight
+KV_PART = 64    # dims of a head that share a scale of q and K
 PARTS = ("act", "q", "k", "v", "p", "w", "f32")
 
 
 def fixed(x, xi_max=XI):
-    """15-bit fixed point over the last axis; m, inv and dx in f32 as the kernels have them."""
+    """16-bit fixed point over the last axis; m, inv and dx in f32 as the kernels have them."""
     x = x.float()
     m = x.abs().amax(-1, keepdim=True)
     zero = m < 2.0 ** -100
@@ -36,9 +38,9 @@ def fixed_groups(x, g):
 
 
 class Cambium(rm.Exact):
-    """parts: which of PARTS are on. group(name) gives a weight's group; planes: names encoded as 15-bit float weights."""
+    """parts: which of PARTS are on. group(name) gives a weight's group; planes: names encoded as 16-bit float weights."""
 
-    def __init__(self, cfg, w, parts, group, planes, kv_bits=15):
+    def __init__(self, cfg, w, parts, group, planes):
         super().__init__(cfg, w)
         self.parts, self.group, self.planes, self.cache = set(parts), group, planes, {}
 
@@ -59,9 +61,9 @@ class Cambium(rm.Exact):
 
     def attention(self, q, k, v, mask):
         if "q" in self.parts:
-            q = fixed(q)
+            q = fixed_groups(q, KV_PART)
         if "k" in self.parts:
-            k = fixed(k)
+            k = fixed_groups(k, KV_PART)
         vs = None
         if "v" in self.parts:
             m = v.abs().amax(-1, keepdim=True).float()
@@ -70,7 +72,7 @@ class Cambium(rm.Exact):
         s = ((q @ k.transpose(1, 2)) * self.cfg.attn_scale).masked_fill(~mask, -math.inf)
         if "p" not in self.parts:
             return torch.softmax(s, -1) @ v
-        # per block of 64 keys: own maximum, exp, p*dv in 15 bits, exact product; then the merge
+        # per block of 64 keys: own maximum, exp, p*dv unsigned, exact product; then the merge
         if vs is None:
             vs = torch.ones_like(v[..., :1])
         H, T, S = s.shape
@@ -82,7 +84,7 @@ class Cambium(rm.Exact):
             m = sb.amax(-1, keepdim=True)
             seen = m > -math.inf
             p = torch.exp(torch.where(seen, sb - m, torch.full_like(sb, -math.inf)))
-            wq = fixed(p * ds.transpose(1, 2))
+            wq = fixed(p * ds.transpose(1, 2), PW)
             o = wq @ (vb / torch.where(ds > 0, ds, torch.ones_like(ds)))
             new = torch.maximum(M, m)
             a = torch.where(M > -math.inf, torch.exp(M - new), torch.zeros_like(M))

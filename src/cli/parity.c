@@ -1,0 +1,84 @@
+/* parity.c: `cambium parity MODEL REF`: how far the engine is from truth, beside what other stacks score on the same
+ * positions (columns of the reference file), and whether the gates hold. */
+#include "base/mem.h"
+#include "cli/commands.h"
+#include "cli/model.h"
+#include "cli/parity_run.h"
+#include <math.h>
+#include <stdio.h>
+
+enum { PARITY_ROWS = 32 };
+
+/* All of truth's rows, when asked for: f32 [n_pos][n_vocab], nothing else in the file. */
+static int map_full(const char *path, const cb_ref *r, cb_map *m, cb_err *err)
+{
+    int rc = cb_map_open(m, NULL, path, err);
+    if (rc < 0) return rc;
+    uint64_t want = (uint64_t)r->n_pos * r->n_vocab * 4;
+    if (m->n == want) return 0;
+    return cb_fail(err, CB_EFORMAT, "%s: %zu bytes, %u rows of %u f32 are %llu", path, m->n, r->n_pos, r->n_vocab, (unsigned long long)want);
+}
+
+static void print_column(const char *name, double kl, double kl_max, double dmax, int same, int n)
+{
+    printf("%-30s %10.2e %10.2e %12.4g %7d/%d\n", name, kl, kl_max, dmax, same, n);
+}
+
+static double number(const json_t *o, const char *key) { return json_number_value(json_object_get(o, key)); }
+
+static void print_table(const cb_parity *p, const cb_ref *r, const cb_parity_limits *lim, const char *ours)
+{
+    const cb_ref_score *s = &p->score;
+    printf("%-30s %10s %10s %12s %9s\n", "against truth", "mean KL", "max KL", "max |d logit|", "top-1");
+    print_column(ours, s->kl_sum / s->n, s->kl_max, s->dmax, s->n - s->n_flips, s->n);
+    if (s->n_full) printf("%-30s %10.2e %10.2e   on %d full rows\n", "", s->full_kl_sum / s->n_full, s->full_kl_max, s->n_full);
+    const char *key;
+    json_t *v;
+    json_object_foreach(r->meta, key, v)
+        if (json_object_get(v, "kl_mean"))
+            print_column(key, number(v, "kl_mean"), number(v, "kl_max"), number(v, "dmax"), (int)number(v, "top1"), (int)number(v, "positions"));
+    printf("%-30s %10.2e %10s %12.4g   where truth's margin > %g\n", "limits", lim->kl_mean, "", lim->dmax, (double)lim->margin);
+    printf("greedy: %d runs, %d tokens equal, %d left truth's path at a tie, %d wrongly\n", p->greedy_runs, p->greedy_tokens,
+           p->greedy_ties, p->greedy_wrong);
+    if (s->flip_at >= 0) printf("the best token differs at %d positions, at a margin of at most %.4g\n", s->n_flips, (double)s->flip_margin);
+}
+
+static void print_json(const cb_parity *p, bool passed)
+{
+    const cb_ref_score *s = &p->score;
+    json_t *o = json_pack("{s:i, s:f, s:f, s:f, s:i, s:i, s:f, s:i, s:i, s:i, s:i, s:b}", "positions", s->n, "kl_mean", s->kl_sum / s->n,
+                          "kl_max", s->kl_max, "dmax", s->dmax, "top1", s->n - s->n_flips, "full_rows", s->n_full, "full_kl_mean",
+                          s->n_full ? s->full_kl_sum / s->n_full : 0.0, "greedy_runs", p->greedy_runs, "greedy_tokens", p->greedy_tokens,
+                          "greedy_ties", p->greedy_ties, "greedy_wrong", p->greedy_wrong, "passed", passed);
+    json_dumpf(o, stdout, JSON_INDENT(1));
+    putchar('\n');
+    json_decref(o);
+}
+
+int cmd_parity(const cli_opts *o, cb_err *err)
+{
+    cb_parity_limits lim = cb_parity_defaults;
+    if (!isnan(o->kl_mean)) lim.kl_mean = o->kl_mean;
+    if (!isnan(o->dmax)) lim.dmax = o->dmax;
+    if (!isnan(o->margin)) lim.margin = (float)o->margin;
+    cb_ref *r = NULL;
+    cb_map full = {0};
+    cli_model m = {0};
+    cb_parity p;
+    int rc = cb_ref_open(o->args[1], &r, err);
+    if (rc >= 0 && o->full) rc = map_full(o->full, r, &full, err);
+    if (rc >= 0) rc = cli_model_open(&m, o, CLI_NEED_ENGINE, 0, 0, err);
+    if (rc >= 0) {
+        int chunk = m.info.max_rows < PARITY_ROWS ? m.info.max_rows : PARITY_ROWS;
+        rc = cb_parity_run(m.engine, r, (const float *)(const void *)full.data, chunk, &lim, &p, err);
+    }
+    if (rc >= 0) {
+        rc = cb_parity_gate(&p, r, &lim, err);
+        if (o->json) print_json(&p, rc >= 0);
+        else print_table(&p, r, &lim, m.info.device);
+    }
+    cli_model_close(&m);
+    cb_map_close(&full);
+    cb_ref_close(r);
+    return rc;
+}
