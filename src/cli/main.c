@@ -55,9 +55,9 @@ static const cli_flag score_flags[] = {
 
 static const cli_flag parity_flags[] = {
     { "full", NULL, CLI_TEXT, AT(full), "FILE", "all of truth's logits (make_parity.py --full)" },
-    { "kl-mean", NULL, CLI_REAL, AT(kl_mean), "X", "limit of the mean KL in nats (default 1e-5)" },
-    { "dmax", NULL, CLI_REAL, AT(dmax), "X", "limit of the largest logit difference (default 0.01)" },
-    { "margin", NULL, CLI_REAL, AT(margin), "X", "the best token must be equal where truth's margin exceeds X (default 0.02)" },
+    { "kl-mean", NULL, CLI_REAL, AT(kl_mean), "X", "limit of the mean KL in nats (default 1e-6)" },
+    { "dmax", NULL, CLI_REAL, AT(dmax), "X", "limit of the largest logit difference (default 0.03)" },
+    { "margin", NULL, CLI_REAL, AT(margin), "X", "the best token must be equal where truth's margin exceeds X (default 0.06)" },
     { "json", NULL, CLI_BOOL, AT(json), NULL, "one JSON object" },
     { 0 },
 };

@@ -71,6 +71,7 @@ def main():
     p.add_argument("gguf")
     p.add_argument("out")
     p.add_argument("--mlx")
+    p.add_argument("--mlx-max", type=int, default=10000, help="longest case that mlx runs, too: it is slow on a CPU")
     p.add_argument("--full")
     p.add_argument("--rows", type=int, default=4, help="full rows to keep in the file")
     p.add_argument("--tokens", type=int, default=64, help="length of the greedy runs")
@@ -99,7 +100,7 @@ def main():
                     "transformers_bf16": split(hf16(torch.tensor([ids])).logits[0]),
                     "bf16_exact_weights": chunked(cfg, w, ids, rm.Bf16(cfg, w))}
         t2 = time.time()
-        if mlx:
+        if mlx and len(ids) <= a.mlx_max:
             rows["mlx_lm_f32"] = split(mlx(ids))
         t3, at = time.time(), 0
         for truth in chunked(cfg, w, ids, rm.Exact(cfg, w)):
@@ -107,9 +108,9 @@ def main():
             at += len(truth)
             if full:
                 full.write(truth.numpy().astype("<f4").tobytes())
-            for k in score:
+            for k in rows:
                 score[k].add(truth, next(rows[k]))
-        say(name, len(ids), f'{t2 - t1:.1f} {t3 - t2:.1f} {time.time() - t3:.1f} s', {k: f"{v.result()['kl_mean']:.1e} {v.result()['dmax']:.1e}" for k, v in score.items()})
+        say(name, len(ids), f'{t2 - t1:.1f} {t3 - t2:.1f} {time.time() - t3:.1f} s', {k: f"{v.result()['kl_mean']:.1e} {v.result()['dmax']:.1e}" for k, v in score.items() if v.d})
     del hf16
     col = {k: v.result() for k, v in score.items()}
     for k, c in col.items():
