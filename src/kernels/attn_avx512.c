@@ -1,12 +1,14 @@
 /* attn_avx512.c: attention over one KV block. Scores have tokens in the lanes (K is stored in pairs of dims, 16 tokens a
  * vector), results have dims in the lanes (V is stored in pairs of tokens). Both are the same product: VPDPWSSD of stored
- * pairs and a broadcast pair of each query's numbers or weights, high and low part apart. Up to four queries share a load. */
+ * pairs and a broadcast pair of each query's numbers or weights, high and low part apart. Up to four queries share a load.
+ */
 #include "kernels/kernels_avx512.h"
 #include "kernels/num_avx512.h"
 
 enum { QB = 4, NV = CB_KV_BLOCK / 16 }; /* queries at a time; vectors of tokens */
 
-/* Pairs to multiply: n of them, `step` apart; the first pairs of query q's high and low parts are at h + q*per, l + q*per. */
+/* Pairs to multiply: n of them, `step` apart; the first pairs of query q's high and low parts are at h + q*per, l + q*per.
+ */
 typedef struct pairs {
     const int16_t *v, *h, *l;
     size_t step, per;
@@ -21,8 +23,8 @@ static inline __m512i pair_at(const int16_t *p)
     return _mm512_set1_epi32(v);
 }
 
-/* Sums of Q queries and T vectors; with T = 1 only the lanes of k are read. Q and T (1, 2, 4) are constants; the four vectors
- * are written out, for only then does the compiler keep the arrays in registers. */
+/* Sums of Q queries and T vectors; with T = 1 only the lanes of k are read. Q and T (1, 2, 4) are constants; the four
+ * vectors are written out, for only then does the compiler keep the arrays in registers. */
 INLINE void dots(const pairs *p, const int Q, const int T, __mmask16 k, __m512i h[QB][4], __m512i l[QB][4])
 {
     const int16_t *v = p->v;
@@ -33,7 +35,8 @@ INLINE void dots(const pairs *p, const int Q, const int T, __mmask16 k, __m512i 
     }
     for (int i = 0; i < p->n; i++, v += p->step) {
         const __m512i zero = _mm512_setzero_si512();
-        const __m512i v0 = T > 1 ? _mm512_loadu_si512(v) : _mm512_maskz_loadu_epi32(k, v), v1 = T > 1 ? _mm512_loadu_si512(v + 32) : zero;
+        const __m512i v0 = T > 1 ? _mm512_loadu_si512(v) : _mm512_maskz_loadu_epi32(k, v),
+                      v1 = T > 1 ? _mm512_loadu_si512(v + 32) : zero;
         const __m512i v2 = T > 2 ? _mm512_loadu_si512(v + 64) : zero, v3 = T > 2 ? _mm512_loadu_si512(v + 96) : zero;
         if (f) {
             for (int j = 0; j < 4; j++) _mm_prefetch(f + 64 * j, _MM_HINT_T0);
@@ -58,25 +61,30 @@ INLINE void scores(const cb_attn *a, int q0, const int Q, int t0, const int T, c
     for (int g = 0; g < parts; g++) {
         const int d0 = 64 * g, n = dim - d0 < 64 ? (dim - d0) / 2 : 32;
         const size_t at = (size_t)q0 * (size_t)dim + (size_t)d0;
-        const pairs p = {a->kv.k + (size_t)d0 * CB_KV_BLOCK + 32 * t0, a->qh + at, a->ql + at, 2 * CB_KV_BLOCK, (size_t)dim, n,
-                         fetch ? fetch + (size_t)d0 * CB_KV_BLOCK * 2 : NULL};
+        const pairs p = {
+            a->kv.k + (size_t)d0 * CB_KV_BLOCK + 32 * t0,       a->qh + at, a->ql + at, 2 * CB_KV_BLOCK, (size_t)dim, n,
+            fetch ? fetch + (size_t)d0 * CB_KV_BLOCK * 2 : NULL};
         __m512i h[QB][4], l[QB][4];
         dots(&p, Q, T, 0xffff, h, l);
         for (int q = 0; q < Q; q++) {
             const __m512 dq = _mm512_set1_ps(a->dqs[(size_t)(q0 + q) * (size_t)parts + (size_t)g]);
             const float *dk = a->kv.dk + g * CB_KV_BLOCK + 16 * t0;
             float *o = s + q * CB_KV_BLOCK + 16 * t0;
-#define FOLD(t) \
-    _mm512_store_ps(o + 16 * t, _mm512_fmadd_ps(cb_hl_to_f32_x16(h[q][t], l[q][t]), _mm512_mul_ps(dq, _mm512_loadu_ps(dk + 16 * t)), \
-                                                g ? _mm512_load_ps(o + 16 * t) : _mm512_setzero_ps()));
+#define FOLD(t)                                                                                                            \
+    _mm512_store_ps(o + 16 * t,                                                                                            \
+                    _mm512_fmadd_ps(cb_hl_to_f32_x16(h[q][t], l[q][t]), _mm512_mul_ps(dq, _mm512_loadu_ps(dk + 16 * t)),   \
+                                    g ? _mm512_load_ps(o + 16 * t) : _mm512_setzero_ps()));
             FOLD(0)
             if (T > 1) FOLD(1)
-            if (T > 2) { FOLD(2) FOLD(3) }
+            if (T > 2) {
+                FOLD(2) FOLD(3)
+            }
         }
     }
 }
 
-/* ---- softmax: three steps, each for all queries, so that their latencies overlap -------------------------------------- */
+/* ---- softmax: three steps, each for all queries, so that their latencies overlap --------------------------------------
+ */
 
 static inline uint64_t seen_by(const cb_attn *a, int q)
 {
@@ -88,7 +96,8 @@ static inline void largest(const cb_attn *a, int q, const float *s)
 {
     const uint64_t seen = seen_by(a, q);
     __m512 top = _mm512_set1_ps(-INFINITY);
-    for (int t = 0; t < NV; t++) top = _mm512_mask_max_ps(top, (__mmask16)(seen >> 16 * t), top, _mm512_load_ps(s + 16 * t));
+    for (int t = 0; t < NV; t++)
+        top = _mm512_mask_max_ps(top, (__mmask16)(seen >> 16 * t), top, _mm512_load_ps(s + 16 * t));
     __m512 m = _mm512_set1_ps(_mm512_reduce_max_ps(top));
     uint64_t at = 0;
     for (int t = 0; t < NV; t++) at |= (uint64_t)_mm512_cmp_ps_mask(_mm512_load_ps(s + 16 * t), m, _CMP_EQ_OQ) << 16 * t;
@@ -121,7 +130,8 @@ static inline float parts_of(const float *w, float wm, int16_t *wh, int16_t *wl)
     for (int t = 0; t < NV; t++) {
         __m512i wi = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_load_ps(w + 16 * t), inv));
         _mm256_storeu_si256((__m256i *)(void *)(wh + 16 * t), _mm512_cvtepi32_epi16(_mm512_srli_epi32(wi, 8)));
-        _mm256_storeu_si256((__m256i *)(void *)(wl + 16 * t), _mm512_cvtepi32_epi16(_mm512_and_si512(wi, _mm512_set1_epi32(255))));
+        _mm256_storeu_si256((__m256i *)(void *)(wl + 16 * t),
+                            _mm512_cvtepi32_epi16(_mm512_and_si512(wi, _mm512_set1_epi32(255))));
     }
     return zero ? 0 : wm * CB_PW_INV;
 }
@@ -129,11 +139,16 @@ static inline float parts_of(const float *w, float wm, int16_t *wh, int16_t *wl)
 /* ---- results --------------------------------------------------------------------------------------------------------- */
 
 /* T vectors of dims from d0 on, with T = 1 only those of mask k, for Q queries; tokens 2*i0 .. 2*i1-1. */
-INLINE void weighted(const cb_attn *a, int q0, const int Q, int d0, const int T, __mmask16 k, int i0, int i1, const int16_t *wh,
-                     const int16_t *wl, const float *dw)
+INLINE void weighted(const cb_attn *a, int q0, const int Q, int d0, const int T, __mmask16 k, int i0, int i1,
+                     const int16_t *wh, const int16_t *wl, const float *dw)
 {
-    const pairs p = {a->kv.v + ((size_t)i0 * (size_t)a->dim + (size_t)d0) * 2, wh + 2 * i0, wl + 2 * i0, 2 * (size_t)a->dim,
-                     CB_KV_BLOCK, i1 - i0, NULL};
+    const pairs p = {a->kv.v + ((size_t)i0 * (size_t)a->dim + (size_t)d0) * 2,
+                     wh + 2 * i0,
+                     wl + 2 * i0,
+                     2 * (size_t)a->dim,
+                     CB_KV_BLOCK,
+                     i1 - i0,
+                     NULL};
     __m512i h[QB][4], l[QB][4];
     dots(&p, Q, T, k, h, l);
     for (int q = 0; q < Q; q++) {
@@ -179,7 +194,8 @@ void cb_attn_block_avx512(const cb_attn *a)
     }
 }
 
-/* ---- merge ------------------------------------------------------------------------------------------------------------ */
+/* ---- merge ------------------------------------------------------------------------------------------------------------
+ */
 
 void cb_attn_merge_avx512(float *mm, float *ll, float *oo, float m, float l, const float *o, int dim)
 {

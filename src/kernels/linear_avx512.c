@@ -5,12 +5,12 @@
 #include "kernels/kernels_c.h"
 
 enum { GEMM_ROWS = 5 }; /* from here on the panel pays; from 2 on where unpacking is dear */
-enum { CHUNK = 16 }; /* groups whose scales are transposed at a time; a multiple of the groups in a column */
+enum { CHUNK = 16 };    /* groups whose scales are transposed at a time; a multiple of the groups in a column */
 
 /* One block of 16 outputs. */
 typedef struct block {
-    const uint8_t *row[16]; /* codes; rows past the last repeat it */
-    int64_t at[16];         /* index of their first scale */
+    const uint8_t *row[16];                                /* codes; rows past the last repeat it */
+    int64_t at[16];                                        /* index of their first scale */
     const uint8_t *next_codes, *next_scales, *next_biases; /* what to prefetch: the block after this one */
     const uint8_t *end_codes;
 } block;
@@ -115,19 +115,19 @@ INLINE void gemv_rows(const cb_mm *mm, int r, int64_t n0, int64_t n1, cb_geom s,
     }
 }
 
-#define GEMV(kind, w, nj) \
-    static void gemv_##kind##_##w##_##nj(const cb_mm *mm, int64_t n0, int64_t n1) \
-    { \
-        const cb_geom s = {kind, w, nj}; \
-        int r = 0, n = mm->n_rows; \
-        if (kind == KIND_B1 || kind == KIND_ODD) { /* rare: one row at a time is enough */ \
-            for (; r < n; r++) gemv_rows(mm, r, n0, n1, s, 1); \
-            return; \
-        } \
-        for (; r + 4 <= n; r += 4) gemv_rows(mm, r, n0, n1, s, 4); \
-        if (n - r == 3) gemv_rows(mm, r, n0, n1, s, 3); \
-        else if (n - r == 2) gemv_rows(mm, r, n0, n1, s, 2); \
-        else if (n - r == 1) gemv_rows(mm, r, n0, n1, s, 1); \
+#define GEMV(kind, w, nj)                                                                                                  \
+    static void gemv_##kind##_##w##_##nj(const cb_mm *mm, int64_t n0, int64_t n1)                                          \
+    {                                                                                                                      \
+        const cb_geom s = {kind, w, nj};                                                                                   \
+        int r = 0, n = mm->n_rows;                                                                                         \
+        if (kind == KIND_B1 || kind == KIND_ODD) { /* rare: one row at a time is enough */                                 \
+            for (; r < n; r++) gemv_rows(mm, r, n0, n1, s, 1);                                                             \
+            return;                                                                                                        \
+        }                                                                                                                  \
+        for (; r + 4 <= n; r += 4) gemv_rows(mm, r, n0, n1, s, 4);                                                         \
+        if (n - r == 3) gemv_rows(mm, r, n0, n1, s, 3);                                                                    \
+        else if (n - r == 2) gemv_rows(mm, r, n0, n1, s, 2);                                                               \
+        else if (n - r == 1) gemv_rows(mm, r, n0, n1, s, 1);                                                               \
     }
 CB_GEOMS(GEMV)
 
@@ -148,7 +148,7 @@ static void gemv_planes(const cb_mm *mm, int64_t n0, int64_t n1)
                 if (g % CHUNK == 0) {
                     int64_t sc_at[16];
                     for (int i = 0; i < 16; i++) sc_at[i] = b.at[i] + g;
-                    scales_16(mm->scales, CB_S_F32, sc_at, G - g < CHUNK ? G - g : CHUNK, 0, false, st, 16);
+                    scales_16(mm, mm->scales, CB_S_F32, sc_at, G - g < CHUNK ? G - g : CHUNK, st, 16);
                     prefetch(b.next_scales, 16), b.next_scales += 1024;
                 }
                 __m512i xh = _mm512_load_si512(x.planes + g * 128), xl = _mm512_load_si512(x.planes + g * 128 + 64);
@@ -189,10 +189,10 @@ void cb_linear_avx512(const cb_mm *mm, int64_t n0, int64_t n1, void *scratch)
         gemv_planes(mm, n0, n1);
         return;
     }
-#define DISPATCH(k, ww, j) \
-    if (s.kind == k && s.w == ww && s.nj == j) { \
-        gemv_##k##_##ww##_##j(mm, n0, n1); \
-        return; \
+#define DISPATCH(k, ww, j)                                                                                                 \
+    if (s.kind == k && s.w == ww && s.nj == j) {                                                                           \
+        gemv_##k##_##ww##_##j(mm, n0, n1);                                                                                 \
+        return;                                                                                                            \
     }
     CB_GEOMS(DISPATCH)
     cb_linear_c(mm, n0, n1, scratch);

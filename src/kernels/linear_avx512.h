@@ -2,8 +2,8 @@
  * group can have, transposes, and decoding of scales. Included by linear_avx512.c and gemm_avx512.c only.
  *
  * A vector of 64 code bytes holds 16 words of four codes; VPDPBUSD gives one int32 a word. A group is NJ runs of W
- * consecutive words (a run per plane, or per block for 8-bit codes in groups of 128), and a column of GPC groups is what one
- * step over a row's bytes yields. The activation planes stand in the same order (kernels.h, cb_qrows). */
+ * consecutive words (a run per plane, or per block for 8-bit codes in groups of 128), and a column of GPC groups is what
+ * one step over a row's bytes yields. The activation planes stand in the same order (kernels.h, cb_qrows). */
 #ifndef CB_KERNELS_LINEAR_AVX512_H
 #define CB_KERNELS_LINEAR_AVX512_H
 #include "kernels/kernels_avx512.h"
@@ -17,11 +17,14 @@ typedef struct cb_geom {
     int kind, w, nj; /* words a run, runs a group */
 } cb_geom;
 
-INLINE int geom_pack(cb_geom s) { return s.kind == KIND_B1 ? 8 : s.kind == KIND_B2 ? 4 : s.kind == KIND_B4 || s.kind == KIND_FP4 ? 2 : 1; }
-INLINE int geom_groups(cb_geom s) { return 16 / s.w; }                                    /* groups a column */
+INLINE int geom_pack(cb_geom s)
+{
+    return s.kind == KIND_B1 ? 8 : s.kind == KIND_B2 ? 4 : s.kind == KIND_B4 || s.kind == KIND_FP4 ? 2 : 1;
+}
+INLINE int geom_groups(cb_geom s) { return 16 / s.w; }                                           /* groups a column */
 INLINE int geom_x_step(cb_geom s) { return geom_pack(s) > 1 ? 128 * geom_pack(s) : 128 * s.nj; } /* plane bytes a column */
-INLINE int geom_x_run(cb_geom s) { return geom_pack(s) > 1 ? 64 : 128; }                  /* plane bytes from run to run */
-INLINE int geom_x_lo(cb_geom s) { return 64 * geom_pack(s); }                             /* from hi to lo */
+INLINE int geom_x_run(cb_geom s) { return geom_pack(s) > 1 ? 64 : 128; } /* plane bytes from run to run */
+INLINE int geom_x_lo(cb_geom s) { return 64 * geom_pack(s); }            /* from hi to lo */
 
 /* Shuffles for 3, 5 and 6 bits: 16 codes are `bits` 16-bit words; see unpack_odd. */
 typedef struct cb_odd {
@@ -40,8 +43,12 @@ static inline cb_odd odd_make(int bits)
         odd[2 * i] = (int8_t)(o >> 3), odd[2 * i + 1] = (int8_t)((o >> 3) + 1);
     }
     int mask = (1 << bits) - 1;
-    return (cb_odd){_mm512_loadu_si512(words), _mm512_loadu_si512(even),      _mm512_loadu_si512(odd),
-                    _mm512_loadu_si512(right), _mm512_loadu_si512(left),      _mm512_set1_epi16((int16_t)mask),
+    return (cb_odd){_mm512_loadu_si512(words),
+                    _mm512_loadu_si512(even),
+                    _mm512_loadu_si512(odd),
+                    _mm512_loadu_si512(right),
+                    _mm512_loadu_si512(left),
+                    _mm512_set1_epi16((int16_t)mask),
                     _mm512_set1_epi16((int16_t)(mask << 8))};
 }
 
@@ -88,18 +95,24 @@ INLINE void unpack(cb_geom s, const uint8_t *p, int64_t have, bool full, int bit
 }
 
 /* Stored bytes of a full column. */
-INLINE int column_bytes(cb_geom s, int bits) { return s.kind == KIND_WIDE ? 128 : s.kind == KIND_ODD ? 8 * bits * s.nj : s.kind == KIND_B8 ? 64 * s.nj : 64; }
+INLINE int column_bytes(cb_geom s, int bits)
+{
+    return s.kind == KIND_WIDE ? 128 : s.kind == KIND_ODD ? 8 * bits * s.nj : s.kind == KIND_B8 ? 64 * s.nj : 64;
+}
 
 /* Runs that a last, partial column has: with a run per block, the planes end with the last block that holds a code. */
-INLINE int runs_left(cb_geom s, int64_t have, int bits) { return geom_pack(s) == 1 && s.nj == 2 && have <= column_bytes(s, bits) / 2 ? 1 : s.nj; }
+INLINE int runs_left(cb_geom s, int64_t have, int bits)
+{
+    return geom_pack(s) == 1 && s.nj == 2 && have <= column_bytes(s, bits) / 2 ? 1 : s.nj;
+}
 
 /* ---- transposes ----------------------------------------------------------------------------------------------------- */
 
 /* A macro: clang wants the control to be a constant before it inlines. */
 #define shuf32(a, b, imm) _mm512_castps_si512(_mm512_shuffle_ps(_mm512_castsi512_ps(a), _mm512_castsi512_ps(b), imm))
 
-/* Four rows of 16 words, summed in runs of w words, still apart by 128-bit lane: out has 4/w vectors (one for w >= 4), whose
- * lane L holds rows 0..3 of words 4L.. */
+/* Four rows of 16 words, summed in runs of w words, still apart by 128-bit lane: out has 4/w vectors (one for w >= 4),
+ * whose lane L holds rows 0..3 of words 4L.. */
 INLINE void quad_sum(const __m512i *d, int w, __m512i *out)
 {
     if (w >= 4) {
@@ -130,8 +143,10 @@ INLINE void transpose_lanes(__m512i a, __m512i b, __m512i c, __m512i d, __m512i 
 INLINE void finish_sum(__m512i f[4][4], int w, __m512i *out)
 {
     if (w >= 8) {
-        __m512i a = _mm512_add_epi32(_mm512_shuffle_i32x4(f[0][0], f[1][0], 0x88), _mm512_shuffle_i32x4(f[0][0], f[1][0], 0xdd));
-        __m512i b = _mm512_add_epi32(_mm512_shuffle_i32x4(f[2][0], f[3][0], 0x88), _mm512_shuffle_i32x4(f[2][0], f[3][0], 0xdd));
+        __m512i a =
+            _mm512_add_epi32(_mm512_shuffle_i32x4(f[0][0], f[1][0], 0x88), _mm512_shuffle_i32x4(f[0][0], f[1][0], 0xdd));
+        __m512i b =
+            _mm512_add_epi32(_mm512_shuffle_i32x4(f[2][0], f[3][0], 0x88), _mm512_shuffle_i32x4(f[2][0], f[3][0], 0xdd));
         __m512i g0 = _mm512_shuffle_i32x4(a, b, 0x88), g1 = _mm512_shuffle_i32x4(a, b, 0xdd);
         if (w == 16) out[0] = _mm512_add_epi32(g0, g1);
         else out[0] = g0, out[1] = g1;
@@ -172,28 +187,30 @@ INLINE __m512 scales_row(const uint8_t *p, cb_scale_type t, int64_t at, int n)
     return _mm512_mul_ps(_mm512_cvtph_ps(_mm512_cvtepi32_epi16(h)), _mm512_set1_ps(128.0f));
 }
 
-/* Scales of 16 rows (row i: array index at[i]), n <= 16 groups, transposed: out[g*step ..+15] lane = row. */
-INLINE void scales_16(const uint8_t *p, cb_scale_type t, const int64_t *at, int n, float mul, bool has_mul, float *out, int step)
+/* Scales of 16 rows (row i: array index at[i]), n <= 16 groups, transposed: out[g*step ..+15] lane = row. T is a constant.
+ */
+INLINE void scales_16(const cb_mm *mm, const uint8_t *p, const cb_scale_type T, const int64_t *at, int n, float *out,
+                      int step)
 {
+    const bool fp4 = mm->fmt == CB_FMT_FP4;
+    const __m512 global = _mm512_set1_ps(mm->global_scale);
     __m512i in[16], tr[16];
     for (int r = 0; r < 16; r++) {
-        __m512 s = scales_row(p, t, at[r], n);
-        in[r] = _mm512_castps_si512(has_mul ? _mm512_mul_ps(s, _mm512_set1_ps(mul)) : s);
+        __m512 s = scales_row(p, T, at[r], n);
+        in[r] = _mm512_castps_si512(fp4 ? _mm512_mul_ps(s, global) : s);
     }
     transpose16(in, tr);
     for (int g = 0; g < 16; g++) _mm512_store_si512(out + g * step, tr[g]);
 }
 
-/* scales_16 with the type as a constant, and a whole-type switch around it. FP4 multiplies by the global scale. */
 static inline void scales_block(const cb_mm *mm, const uint8_t *p, const int64_t *at, int n, float *out, int step)
 {
-    bool fp4 = mm->fmt == CB_FMT_FP4;
     switch (mm->scale_type) {
-    case CB_S_F32: fp4 ? scales_16(p, CB_S_F32, at, n, mm->global_scale, true, out, step) : scales_16(p, CB_S_F32, at, n, 0, false, out, step); break;
-    case CB_S_F16: fp4 ? scales_16(p, CB_S_F16, at, n, mm->global_scale, true, out, step) : scales_16(p, CB_S_F16, at, n, 0, false, out, step); break;
-    case CB_S_BF16: fp4 ? scales_16(p, CB_S_BF16, at, n, mm->global_scale, true, out, step) : scales_16(p, CB_S_BF16, at, n, 0, false, out, step); break;
-    case CB_S_E8M0: scales_16(p, CB_S_E8M0, at, n, fp4 ? mm->global_scale : 1, fp4, out, step); break;
-    case CB_S_E4M3: scales_16(p, CB_S_E4M3, at, n, fp4 ? mm->global_scale : 1, fp4, out, step); break;
+    case CB_S_F32: scales_16(mm, p, CB_S_F32, at, n, out, step); break;
+    case CB_S_F16: scales_16(mm, p, CB_S_F16, at, n, out, step); break;
+    case CB_S_BF16: scales_16(mm, p, CB_S_BF16, at, n, out, step); break;
+    case CB_S_E8M0: scales_16(mm, p, CB_S_E8M0, at, n, out, step); break;
+    case CB_S_E4M3: scales_16(mm, p, CB_S_E4M3, at, n, out, step); break;
     }
 }
 
@@ -253,10 +270,11 @@ static inline cb_geom geom_of(const cb_mm *mm)
 }
 
 /* Calls X(kind, w, nj) for every shape. */
-#define CB_GEOMS(X) \
-    X(KIND_B4, 8, 2) X(KIND_B4, 4, 2) X(KIND_B4, 16, 2) X(KIND_B2, 8, 4) X(KIND_B2, 4, 4) X(KIND_B2, 2, 4) \
-    X(KIND_B8, 8, 1) X(KIND_B8, 16, 1) X(KIND_B8, 16, 2) X(KIND_FP4, 2, 2) X(KIND_FP4, 4, 2) \
-    X(KIND_B1, 1, 8) X(KIND_B1, 2, 8) X(KIND_B1, 4, 8) X(KIND_ODD, 8, 1) X(KIND_ODD, 16, 1) X(KIND_ODD, 16, 2)
+#define CB_GEOMS(X)                                                                                                        \
+    X(KIND_B4, 8, 2)                                                                                                       \
+    X(KIND_B4, 4, 2) X(KIND_B4, 16, 2) X(KIND_B2, 8, 4) X(KIND_B2, 4, 4) X(KIND_B2, 2, 4) X(KIND_B8, 8, 1)                 \
+        X(KIND_B8, 16, 1) X(KIND_B8, 16, 2) X(KIND_FP4, 2, 2) X(KIND_FP4, 4, 2) X(KIND_B1, 1, 8) X(KIND_B1, 2, 8)          \
+            X(KIND_B1, 4, 8) X(KIND_ODD, 8, 1) X(KIND_ODD, 16, 1) X(KIND_ODD, 16, 2)
 
 /* gemm_avx512.c: many rows. scratch as for `linear`. */
 void cb_gemm_avx512(const cb_mm *mm, cb_geom s, int64_t n0, int64_t n1, void *scratch);

@@ -30,10 +30,7 @@ static inline __m512 cb_expf_x16(__m512 x)
     return _mm512_maskz_mul_ps(_knot_mask16(tiny), p, _mm512_castsi512_ps(two_n));
 }
 
-static inline __m512 cb_neg_x16(__m512 x)
-{
-    return _mm512_xor_ps(x, _mm512_set1_ps(-0.0f));
-}
+static inline __m512 cb_neg_x16(__m512 x) { return _mm512_xor_ps(x, _mm512_set1_ps(-0.0f)); }
 static inline __m512 cb_siluf_x16(__m512 z)
 {
     __m512 one = _mm512_set1_ps(1.0f);
@@ -66,7 +63,10 @@ static inline float cb_lane_fold32_x16(__m512 a, __m512 b)
 }
 
 /* Sixteen vectors to one, lane i the sum (or maximum) of vector i's lanes as integers. MAX is a constant. */
-INLINE __m512i cb_join_x16(__m512i a, __m512i b, const bool MAX) { return MAX ? _mm512_max_epi32(a, b) : _mm512_add_epi32(a, b); }
+INLINE __m512i cb_join_x16(__m512i a, __m512i b, const bool MAX)
+{
+    return MAX ? _mm512_max_epi32(a, b) : _mm512_add_epi32(a, b);
+}
 INLINE __m512i cb_fold16_x16(const __m512i *v, const bool MAX)
 {
     __m512i q[4];

@@ -40,7 +40,8 @@ static inline __m512i quant_group(const float *x, int n, int group, float inv_of
         if (n - i >= 16) xi = to_xi(_mm512_loadu_ps(x + i), inv);
         else xi = n > i ? to_xi(_mm512_maskz_loadu_ps(cb_mask16(n - i), x + i), inv) : _mm512_setzero_si512();
         s = _mm512_add_epi32(s, xi); /* lo is the low byte of xi, read as signed */
-        _mm_store_si128((__m128i *)(void *)(hi + i), _mm512_cvtepi32_epi8(_mm512_srai_epi32(_mm512_add_epi32(xi, half), 8)));
+        _mm_store_si128((__m128i *)(void *)(hi + i),
+                        _mm512_cvtepi32_epi8(_mm512_srai_epi32(_mm512_add_epi32(xi, half), 8)));
         _mm_store_si128((__m128i *)(void *)(lo + i), _mm512_cvtepi32_epi8(xi));
     }
     return s;
@@ -79,7 +80,8 @@ void cb_quant_row_avx512(const float *x, int n, int group, int pack, int8_t *pla
         const __mmask16 k = cb_mask16(groups);
         __m512i v[BATCH];
         for (int g = 0; g < BATCH; g++)
-            v[g] = g < groups ? group_max(x + e + g * group, have - g * group < group ? have - g * group : group) : _mm512_setzero_si512();
+            v[g] = g < groups ? group_max(x + e + g * group, have - g * group < group ? have - g * group : group)
+                              : _mm512_setzero_si512();
         const __m512 m = _mm512_castsi512_ps(cb_fold16_x16(v, true));
         const __mmask16 some = _mm512_cmp_ps_mask(m, _mm512_set1_ps(CB_TINY), _CMP_GE_OQ);
         const __m512 d = _mm512_maskz_mul_ps(some, m, _mm512_set1_ps(CB_XI_INV));
@@ -90,7 +92,8 @@ void cb_quant_row_avx512(const float *x, int n, int group, int pack, int8_t *pla
             v[g] = _mm512_setzero_si512();
             if (g * group >= whole) continue;
             int left = have - g * group < 0 ? 0 : have - g * group;
-            v[g] = quant_group(x + e + (left ? g * group : 0), left < group ? left : group, group, inv[g], hi + g * group, lo + g * group);
+            v[g] = quant_group(x + e + (left ? g * group : 0), left < group ? left : group, group, inv[g], hi + g * group,
+                               lo + g * group);
         }
         const __m512i s = cb_fold16_x16(v, false);
         _mm512_mask_storeu_ps(dx, k, d);
