@@ -90,6 +90,10 @@ typedef struct probe {
     size_t n;
     uint64_t sink[MAX_THREADS * 8];
 } probe;
+/* With 16-byte loads one core reads a quarter less than it can, so the probe takes the widest the machine has. */
+#if defined __x86_64__
+__attribute__((target_clones("avx512f", "avx2", "default")))
+#endif
 static void probe_part(void *arg, int id, int n)
 {
     probe *b = arg;
