@@ -72,7 +72,7 @@ CB_INLINE void fold_bytes(int bits, int R, __m256i acc[2][2][2], __m256i sum[2])
         }
 }
 
-CB_INLINE void store_sums(const rows *x, bool fp4, int R, int g, size_t d_stride, __m256i sum[2], float *d)
+CB_INLINE void store_sums(const rows *x, bool fp4, int R, int g, size_t d_stride, __m256i *sum, float *d)
 {
     for (int r = 0; r < R; r++) {
         if (fp4) sum[r] = _mm256_sub_epi32(sum[r], _mm256_set1_epi32(12 * x->sum[r][g]));
@@ -112,6 +112,75 @@ CB_INLINE void byte_pass(const cb_mm *mm, const uint8_t *w, const rows *x, int b
             if (u % fold_every) fold_bytes(bits, R, acc, sum);
             store_sums(x, fp4, R, g++, d_stride, sum, d);
         }
+    }
+}
+
+/* ---- byte codes, one row -------------------------------------------------------------------------------------------- */
+
+/* Sums of neighbours: dwords of a and b, then quadwords, so that four rows end in the four dwords of each half. */
+CB_INLINE __m256i merge32(__m256i a, __m256i b)
+{
+    return _mm256_add_epi32(_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
+}
+CB_INLINE __m256i merge64(__m256i a, __m256i b)
+{
+    return _mm256_add_epi32(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b));
+}
+
+/* 32 bytes of one weight row times the activations x (hi planes, then lo planes): eight partial sums 256*hi + lo. At most
+ * 2 * 7680 at 4 bits and 2 * 12288 with fp4 codes gather in 16 bits. */
+CB_INLINE __m256i row_sums(const uint8_t *w, const __m256i *x, int bits, bool fp4)
+{
+    const int pack = 8 / bits;
+    __m256i v = _mm256_loadu_si256((const void *)w), h, l;
+#pragma GCC unroll 8
+    for (int j = 0; j < pack; j++) {
+        __m256i c = codes_of(v, j, bits, fp4);
+        __m256i ph = _mm256_maddubs_epi16(c, x[j]), pl = _mm256_maddubs_epi16(c, x[pack + j]);
+        h = j ? _mm256_add_epi16(h, ph) : ph;
+        l = j ? _mm256_add_epi16(l, pl) : pl;
+    }
+    __m256i s = _mm256_add_epi32(_mm256_madd_epi16(h, _mm256_set1_epi16(256)), _mm256_madd_epi16(l, _mm256_set1_epi16(1)));
+    CB_KEEP(s);
+    return s;
+}
+
+/* As byte_pass for one row and groups of 16 bytes or more: here a vector is 32 bytes of one weight row, the activations
+ * stay in registers for all eight, and the sums are merged at the end. It takes as many vector operations, and a quarter
+ * of the loads. */
+CB_INLINE void row_pass(const cb_mm *mm, const uint8_t *w, const rows *x, int bits, bool fp4, int gb, float *d)
+{
+    const int pack = 8 / bits, per_group = gb < 32 ? 1 : gb / 32;
+    size_t rb = mm->row_bytes, off = 0;
+    for (int g = 0; g < mm->n_groups; g++) {
+        __m256i lo = _mm256_setzero_si256(), hi = lo; /* rows 0..3 and 4..7; the halves are bytes 0..15 and 16..31 */
+        for (int u = 0; u < per_group && off < rb; u++, off += 32) {
+            const int8_t *p = x->planes[0] + off / 64 * 128 * (size_t)pack + off % 64;
+            __m256i xv[16], s[8];
+#pragma GCC unroll 16
+            for (int j = 0; j < 2 * pack; j++) xv[j] = _mm256_loadu_si256((const void *)(p + 64 * j));
+            uint8_t tail[8][32];
+            const uint8_t *src = w + off;
+            size_t stride = rb;
+            if (__builtin_expect(off + 32 > rb, 0)) {
+                memset(tail, 0, sizeof tail);
+                for (size_t i = 0; i < 8; i++) memcpy(tail[i], w + i * rb + off, rb - off);
+                src = tail[0], stride = 32;
+            }
+            prefetch_unit(w, rb, off);
+            prefetch_unit(w, rb, off + 16);
+#pragma GCC unroll 8
+            for (size_t i = 0; i < 8; i++) {
+                s[i] = row_sums(src + i * stride, xv, bits, fp4);
+                if (i % 2) s[i] = merge32(s[i - 1], s[i]);
+            }
+            lo = _mm256_add_epi32(lo, merge64(s[1], s[3]));
+            hi = _mm256_add_epi32(hi, merge64(s[5], s[7]));
+        }
+        __m256i sum[2] = {_mm256_permute2x128_si256(lo, hi, 0x20), _mm256_permute2x128_si256(lo, hi, 0x31)};
+        if (gb >= 32) sum[0] = _mm256_add_epi32(sum[0], sum[1]);
+        store_sums(x, fp4, 1, g, 0, sum, d);
+        if (gb < 32 && g + 1 < mm->n_groups) store_sums(x, fp4, 1, ++g, 0, sum + 1, d);
     }
 }
 
@@ -185,7 +254,8 @@ typedef void pass_fn(const cb_mm *mm, const uint8_t *w, size_t rb, const rows *x
 #define BYTE_PASS(NAME, BITS, FP4, GB)                                                                                  \
     static void NAME##_1(const cb_mm *mm, const uint8_t *w, size_t rb, const rows *x, float *d)                         \
     {                                                                                                                   \
-        byte_pass(mm, w, x, BITS, FP4, GB, 1, d);                                                                       \
+        if (GB >= 16) row_pass(mm, w, x, BITS, FP4, GB, d);                                                             \
+        else byte_pass(mm, w, x, BITS, FP4, GB, 1, d);                                                                  \
     }                                                                                                                   \
     static void NAME##_2(const cb_mm *mm, const uint8_t *w, size_t rb, const rows *x, float *d)                         \
     {                                                                                                                   \
@@ -305,6 +375,14 @@ static void panel_rows(const few *f, pass_fn *pass, const uint8_t *w, size_t rb,
     }
 }
 
+/* Scales of the outputs n..n+8, for the next panel: the hardware sees too few lines at a time to run ahead. */
+static void prefetch_scales(const cb_mm *mm, const uint8_t *p, int64_t n)
+{
+    size_t one = mm->scale_type == CB_S_F32 ? 4 : mm->scale_type == CB_S_F16 || mm->scale_type == CB_S_BF16 ? 2 : 1;
+    size_t row = (size_t)mm->n_groups * one;
+    for (size_t at = 0; at < 8 * row; at += 64) _mm_prefetch((const char *)(p + (size_t)n * row + at), _MM_HINT_T0);
+}
+
 /* Rows r0..r1, at most FEW. */
 static void few_rows(const cb_mm *mm, int r0, int r1, int64_t n0, int64_t n1, char *scratch, pass_fn *const pass[2])
 {
@@ -328,7 +406,11 @@ static void few_rows(const cb_mm *mm, int r0, int r1, int64_t n0, int64_t n1, ch
         const uint8_t *w = mm->codes + (size_t)n * mm->row_bytes;
         size_t rb = mm->row_bytes;
         cb_scales8_avx2(mm->scales, mm->scale_type, factor, n, mm->n_groups, 0, mm->n_groups, f.s, 8);
-        if (affine) cb_scales8_avx2(mm->biases, mm->scale_type, 1, n, mm->n_groups, 0, mm->n_groups, f.b, 8);
+        prefetch_scales(mm, mm->scales, n + 8);
+        if (affine) {
+            cb_scales8_avx2(mm->biases, mm->scale_type, 1, n, mm->n_groups, 0, mm->n_groups, f.b, 8);
+            prefetch_scales(mm, mm->biases, n + 8);
+        }
         if (expand) {
             for (size_t i = 0; i < 8; i++) cb_unpack_row_avx2(w + i * rb, mm->k, mm->bits, f.bytes + i * f.k64);
             w = f.bytes, rb = f.k64;
