@@ -1,4 +1,5 @@
 /* builder.c: records operations and checks shapes. Memory and barriers are assigned in layout.c at the end. */
+#include "plan/builder.h"
 #include "plan/builder_int.h"
 #include "plan/layout.h"
 #include <stdarg.h>
