@@ -1,9 +1,9 @@
 /* num_avx512.h: num.h sixteen lanes at a time, step for step. Included by *_avx512.c only. */
 #ifndef CB_KERNELS_NUM_AVX512_H
 #define CB_KERNELS_NUM_AVX512_H
-#include <stdbool.h>
 #include "kernels/num.h"
 #include <immintrin.h>
+#include <stdbool.h>
 
 #define INLINE static inline __attribute__((always_inline)) /* for code whose arguments are constants */
 
