@@ -8,11 +8,12 @@
 enum {
     PATTERN_MAX = 64 * 1024,
     STEPS_FREE = 64,  /* a real pattern needs a handful for a word */
-    CHECK_EVERY = 32, /* searches between two looks at the clock */
+    SAMPLE = 32,      /* every so many searches one is timed, for all of them */
     HEAP_KIB = 64 * 1024,         /* of the interpreter */
     JIT_STACK_MAX = 8 * 1024 * 1024
 };
-/* Of one run, wall clock. Real patterns take 0.02 s for a megabyte, so that even a crowded machine stays far below. */
+/* Of one run, spent in searches. Real patterns take 0.02 s for a megabyte, so that even a crowded or emulated machine stays
+ * far below. */
 #define SECONDS_BASE 5.0
 #define SECONDS_PER_BYTE 2e-6
 
@@ -227,7 +228,8 @@ void cb_regex_close(cb_regex *re)
 
 void cb_regex_run_again(cb_regex_run *run, size_t text_bytes)
 {
-    run->stop = cb_now() + SECONDS_BASE + SECONDS_PER_BYTE * (double)text_bytes;
+    run->spent = 0;
+    run->limit = SECONDS_BASE + SECONDS_PER_BYTE * (double)text_bytes;
 }
 
 int cb_regex_run_init(cb_regex_run *run, size_t text_bytes, cb_err *err)
@@ -265,7 +267,7 @@ static int match_again(const cb_regex *re, cb_regex_run *run, const char *s, siz
     double steps = STEPS_FREE, now = cb_now(), took = 0;
     while (rc == PCRE2_ERROR_MATCHLIMIT || rc == PCRE2_ERROR_JIT_STACKLIMIT) {
         if (rc == PCRE2_ERROR_MATCHLIMIT) {
-            double left = run->stop - now, next = steps * 16;
+            double left = run->limit - run->spent, next = steps * 16;
             if (left <= 0 || steps >= UINT32_MAX) break;
             if (took > 0 && took * 16 > left) next = steps * (left / took) + 1;
             steps = next < UINT32_MAX ? next : UINT32_MAX;
@@ -280,6 +282,7 @@ static int match_again(const cb_regex *re, cb_regex_run *run, const char *s, siz
         rc = pcre2_match(re->code, (PCRE2_SPTR)s, n, from, flags, run->match, run->context);
         double t = cb_now();
         took = t - now;
+        run->spent += took;
         now = t;
     }
     pcre2_set_match_limit(run->context, STEPS_FREE);
@@ -289,9 +292,12 @@ static int match_again(const cb_regex *re, cb_regex_run *run, const char *s, siz
 int cb_regex_next(const cb_regex *re, cb_regex_run *run, const char *s, size_t n, size_t from, size_t *start, size_t *end,
                   cb_err *err)
 {
-    if (++run->n_searches % CHECK_EVERY == 0 && cb_now() > run->stop)
+    if (run->spent > run->limit)
         return cb_fail(err, CB_EFORMAT, "%s: pattern needs too much time, gave up at byte %zu of a text of %zu", re->where, from, n);
+    bool timed = ++run->n_searches % SAMPLE == 0;
+    double began = timed ? cb_now() : 0;
     int rc = pcre2_match(re->code, (PCRE2_SPTR)s, n, from, PCRE2_NO_UTF_CHECK, run->match, run->context);
+    if (timed) run->spent += (cb_now() - began) * SAMPLE;
     if (rc == PCRE2_ERROR_MATCHLIMIT || rc == PCRE2_ERROR_JIT_STACKLIMIT) rc = match_again(re, run, s, n, from, rc);
     if (rc == PCRE2_ERROR_NOMATCH) return 0;
     if (rc < 0) {

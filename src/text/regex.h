@@ -19,7 +19,7 @@ void cb_regex_close(cb_regex *re);
 /* Scratch of one caller, reusable for any number of patterns. Zero-initialise; fini in the end. */
 typedef struct cb_regex_run {
     void *match, *context, *jit_stack;
-    double stop; /* cb_now() at which the run gives up */
+    double spent, limit; /* seconds in searches */
     uint64_t n_searches;
     bool young; /* the text may hold characters with stand-ins (unicode.h); for the caller's use */
 } cb_regex_run;

@@ -246,6 +246,45 @@ static void test_gguf_llama(void **state)
     cb_tokenizer_close(t);
 }
 
+/* The same tokens with merges of their own, by rank. */
+static void test_gguf_gemma4(void **state)
+{
+    static const cb_gguf_str tokens[] = {S("<pad>"), S("<bos>"), S("a"), S("b"), S("c"), S("\xe2\x96\x81"), S("bc"), S("abc"), S("\xe2\x96\x81" "a"), S("\n"), S("\n\n")};
+    static const cb_gguf_str merges[] = {S("\xe2\x96\x81 a"), S("b c"), S("a bc"), S("\n \n")};
+    static const int32_t types[] = {3, 3, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+    cb_gguf_vocab v = {.model = "gemma4", .tokens = tokens, .n_tokens = 11, .types = types, .merges = merges, .n_merges = 4, .bos = 1,
+                       .eos = 0, .unk = -1, .pad = 0, .add_bos = 0, .add_eos = 0, .add_space_prefix = -1};
+    cb_tokenizer *t;
+    open_vocab(&v, &t);
+    check_encode(t, "abc abc", CB_ENCODE_SPECIAL_BEGIN, "7 8 6");
+    check_encode(t, "<bos>\n\n\n", CB_ENCODE_PARSE_SPECIAL, "1 10 9");
+    cb_tokenizer_close(t);
+}
+
+/* A pattern that would take longer than the universe has, and one where every step costs a scan of the text. */
+static void test_hostile_regex(void **state)
+{
+    static const char *const patterns[] = {"(a+)+b", "(?:a*a*)*[^a]", "a*a*a*a*[^a]|x"};
+    size_t n = 20000;
+    char *text = malloc(n);
+    memset(text, 'a', n);
+    for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++) {
+        cb_regex *re;
+        cb_regex_run run;
+        cb_err err = {0};
+        size_t a, b;
+        assert_int_equal(cb_regex_open("p", patterns[i], strlen(patterns[i]), &re, &err), 0);
+        assert_int_equal(cb_regex_run_init(&run, n, &err), 0);
+        run.limit = 0.05; /* the real one is five seconds */
+        int rc = 1;
+        for (size_t from = 0; from < n && rc > 0; from++) rc = cb_regex_next(re, &run, text, n, from, &a, &b, &err);
+        assert_true(rc == 0 || (rc == CB_EFORMAT && strstr(err.text, "gave up")));
+        cb_regex_run_fini(&run);
+        cb_regex_close(re);
+    }
+    free(text);
+}
+
 static void test_gguf_gpt2(void **state)
 {
     static const cb_gguf_str tokens[] = {S("<|e|>"), S("a"), S("\xc4\xa0"), S("\xc4\xa0" "a"), S("1"), S("11"), S("\xc4\x8a"), S("<t>")};
@@ -387,8 +426,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_errors), cmocka_unit_test(test_truncated), cmocka_unit_test(test_stops), cmocka_unit_test(test_config),
-        cmocka_unit_test(test_gguf_llama), cmocka_unit_test(test_gguf_gpt2), cmocka_unit_test(test_gguf_config),
-        cmocka_unit_test(test_utf8), cmocka_unit_test(test_regex),
+        cmocka_unit_test(test_gguf_llama), cmocka_unit_test(test_gguf_gemma4), cmocka_unit_test(test_gguf_gpt2), cmocka_unit_test(test_gguf_config),
+        cmocka_unit_test(test_utf8), cmocka_unit_test(test_regex), cmocka_unit_test(test_hostile_regex),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
