@@ -112,7 +112,7 @@ $(B)/kbench $(B)/synth: $(B)/%: $(B)/tools/%.o $(B)/libcambium.a
 # Sub-makes share the caller's -j; two jobs when there is none.
 J = $(if $(findstring -j,$(MAKEFLAGS)),,-j2)
 
-.PHONY: tests test check-asan check-ubsan check-tsan check-aarch64 fuzz fuzz-bins fuzz-run
+.PHONY: tests test check-asan check-ubsan check-tsan check-valgrind check-aarch64 fuzz fuzz-bins fuzz-run
 tests: $(TEST_BIN) $(FUZZ_BIN)
 fuzz-bins: $(FUZZ_BIN)
 
@@ -125,6 +125,9 @@ check-asan check-ubsan check-tsan: check-%:
 	@tools/deps.sh build test
 	@$(MAKE) --no-print-directory $(J) FLAVOUR=$* all tests
 	@tests/run.sh $*
+check-valgrind:
+	@$(MAKE) --no-print-directory $(J) tests
+	@CB_TEST_WRAP="valgrind -q --error-exitcode=99" CB_TEST_TIMEOUT=1200 tests/run.sh release unit
 check-aarch64:
 	@$(MAKE) --no-print-directory $(J) FLAVOUR=aarch64 tests
 	@tests/run.sh aarch64
@@ -160,7 +163,7 @@ help:
 	@echo "make            release build: build/release/cambium, libcambium.a, libcambium.so"
 	@echo "make demo       install packages, build, fetch SmolLM2 135M, answer one prompt"
 	@echo "make test       all tests that need no GPU and no download"
-	@echo "make check-asan check-ubsan check-tsan check-aarch64    the tests, instrumented or emulated"
+	@echo "make check-asan check-ubsan check-tsan check-valgrind check-aarch64    the tests, instrumented or emulated"
 	@echo "make fuzz-run T=NAME SECONDS=60    one fuzz target"
 	@echo "make lint fmt compdb install clean"
 

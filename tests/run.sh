@@ -6,7 +6,7 @@
 # Programs: build/FLAVOUR/tests/{unit,kernel,op,parity}/* (cmocka), build/FLAVOUR/tests/fuzz/* (replays of the fuzz corpora)
 # and tests/cli/*.sh (print "ok - name", "skip - name: why" or "not ok - name"; CAMBIUM names the program under test). Full
 # output is kept in build/FLAVOUR/test-logs. CB_TEST_TIMEOUT: seconds a program may take (default 300).
-# CB_TEST_JOBS: programs at a time (default 2).
+# CB_TEST_JOBS: programs at a time (default 2). CB_TEST_WRAP: a command before each cmocka program.
 set -u
 cd "$(dirname "$0")/.." || exit 2
 flavour=${1:-release}
@@ -58,7 +58,7 @@ run_one() { # NAME
     case $1 in
     cli/*) timeout -k 5 "$limit" bash "tests/$1.sh" ;;
     fuzz/*) timeout -k 5 "$limit" $emulate "$B/tests/$1" "tests/fuzz/corpus/${1#fuzz/}" ;;
-    *) timeout -k 5 "$limit" $emulate "$B/tests/$1" ;;
+    *) timeout -k 5 "$limit" $emulate ${CB_TEST_WRAP:-} "$B/tests/$1" ;;
     esac >"$log.out" 2>&1 </dev/null
     rc=$?
     echo "$rc $((($(date +%s%N) - start) / 1000000))" >"$log.rc"

@@ -118,24 +118,19 @@ void cb_config_close(cb_config *c)
 
 /* ---- quantisation of one module ---- */
 
-/* The entry of `path` under any of the spellings that converters use; NULL when there is none. Its spelling is left in key.
- * The text part of a model stands at "", "language_model." (MLX names) or "model.language_model." (the original ones, where
- * the inner "model." is dropped). */
+/* The entry of `path`, as spelled or with any of the prefixes under which converters put the text part of a model; NULL when
+ * there is none. The spelling found is left in key. */
 static const json_t *find_entry(const json_t *q, const char *path, char *key, size_t cap)
 {
-    static const char mlx[] = "language_model.", hf[] = "model.language_model.";
-    static const struct {
-        const char *prefix;
-        int cut; /* without the prefix of the path; without "model." too */
-    } spellings[] = {{"", 0}, {"", 1}, {mlx, 1}, {hf, 1}, {hf, 2}, {"language_model.model.", 1}, {"model.", 1}};
-    const char *base = path;
-    bool from_hf = !strncmp(path, hf, sizeof hf - 1);
-    if (from_hf) base += sizeof hf - 1;
-    else if (!strncmp(path, mlx, sizeof mlx - 1)) base += sizeof mlx - 1;
-    for (size_t i = 0; i < (from_hf ? 7 : 5); i++) {
-        const char *rest = spellings[i].cut ? base : path;
-        if (spellings[i].cut == 2 && strncmp(rest, "model.", 6)) continue;
-        int n = snprintf(key, cap, "%s%s", spellings[i].prefix, rest + (spellings[i].cut == 2 ? 6 : 0));
+    static const char *const prefixes[] = {"language_model.model.", "model.language_model.", "language_model.", "model.", ""};
+    const char *bare = path;
+    for (int i = 0; i < 5; i++) /* the long ones first */
+        if (!strncmp(path, prefixes[i], strlen(prefixes[i]))) {
+            bare += strlen(prefixes[i]);
+            break;
+        }
+    for (int i = -1; i < 5; i++) {
+        int n = snprintf(key, cap, "%s%s", i < 0 ? "" : prefixes[i], i < 0 ? path : bare);
         if (n < 0 || (size_t)n >= cap) continue;
         const json_t *v = json_object_get(q, key);
         if (v && !json_is_null(v)) return v;
