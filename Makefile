@@ -31,9 +31,11 @@ LDFLAGS += -pthread $(filter -fsanitize=%,$(OPT))
 LDLIBS  := $(addprefix -l,jansson pcre2-8 utf8proc) -lm
 
 # Kernel files choose their instructions by suffix; no other file may use them.
-ISA_avx2   := -mavx2 -mfma -mf16c -O3
-ISA_avx512 := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mfma -mf16c -O3
-ISA_neon   := -O3 -march=armv8.2-a+dotprod+fp16
+# Instrumented builds keep their own level: -O3 there takes many minutes a file.
+KERNEL_OPT := $(if $(filter asan ubsan tsan,$(FLAVOUR)),,-O3)
+ISA_avx2   := -mavx2 -mfma -mf16c $(KERNEL_OPT)
+ISA_avx512 := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mfma -mf16c $(KERNEL_OPT)
+ISA_neon   := $(KERNEL_OPT) -march=armv8.2-a+dotprod+fp16
 # The SIMD files are many inlined shapes: instrumented they take minutes to compile, and tests/kernel puts guard pages right
 # behind every buffer instead.
 ifneq ($(filter asan ubsan tsan,$(FLAVOUR)),)
@@ -65,7 +67,7 @@ $(B)/%_avx512.o: CFLAGS += $(ISA_avx512)
 $(B)/%_neon.o:   CFLAGS += $(ISA_neon)
 $(B)/src/kernels/%.o: CFLAGS += -fno-trapping-math
 # Scalar fma is one instruction everywhere it matters; without -mfma gcc calls libm, which is right but slow.
-$(B)/src/kernels/%_c.o: CFLAGS += -O3
+$(B)/src/kernels/%_c.o: CFLAGS += $(KERNEL_OPT)
 
 # The commit is known to one file only, so that nothing else is compiled anew for it.
 $(B)/src/cli/system.o: CFLAGS += -DCB_COMMIT='"$(shell git -C $(CURDIR) rev-parse --short HEAD 2>/dev/null || echo unknown)"'
