@@ -5,7 +5,7 @@
 #
 # Programs: build/FLAVOUR/tests/{unit,kernel,op,parity}/* (cmocka), build/FLAVOUR/tests/fuzz/* (replays of the fuzz corpora)
 # and tests/cli/*.sh (print "ok - name", "skip - name: why" or "not ok - name"; CAMBIUM names the program under test). Full
-# output is kept in build/FLAVOUR/test-logs. CB_TEST_TIMEOUT: seconds a program may take (default 300).
+# output is kept in build/FLAVOUR/test-logs. CB_TEST_TIMEOUT: seconds a program may take (default 300, in other flavours 900).
 # CB_TEST_JOBS: programs at a time (default 2). CB_TEST_WRAP: a command before each cmocka program.
 set -u
 cd "$(dirname "$0")/.." || exit 2
@@ -13,7 +13,9 @@ flavour=${1:-release}
 shift
 B=build/$flavour
 logs=$B/test-logs
-limit=${CB_TEST_TIMEOUT:-300}
+slow=900
+[ "$flavour" = release ] && slow=300
+limit=${CB_TEST_TIMEOUT:-$slow}
 jobs=${CB_TEST_JOBS:-2}
 rm -rf "$logs"
 mkdir -p "$logs"
