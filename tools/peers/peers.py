@@ -2,7 +2,7 @@
 """Speed of Cambium beside llama.cpp: the same GGUF file, the same token ids, the same number of threads, one run.
 
   python tools/peers/peers.py --gguf MODEL.gguf --model DIR [--lib build/release/libcambium.so] [--threads 1,2]
-                              [--rounds 5] [--json OUT.json]
+                              [--rounds 5] [--nice N] [--json OUT.json]
 
 Needs llama-cpp-python (built from source, so that ggml uses the machine's own instructions) and numpy; Cambium is called
 through its shared library. DIR is what `cambium import` made of MODEL.gguf.
@@ -13,7 +13,8 @@ turns in every round (A B, then B A), so that slow drift of the machine hits bot
   prefill  512 tokens of a prompt at once, logits of the last one only
 The first round warms up and is not counted. Printed: median, lowest and highest tokens per second, and the ratio of medians.
 During each measurement the CPU time that all other processes took is read from /proc/stat; a measurement during which it
-exceeded --foreign (a share of the threads' time, default 0.05) is repeated, up to 5 times, and then kept with a mark."""
+exceeded what the unused cores offer by more than --foreign (a share of the threads' time, default 0.05) is repeated, up to
+--tries times, and then kept with a mark."""
 import argparse
 import ctypes as C
 import json
@@ -127,6 +128,7 @@ def measure(engine, what, ids):
 
 def worker(kind, a, threads, pipe):
     try:
+        os.nice(a.nice)
         engine = {"cambium": Cambium, "llama.cpp": LlamaCpp}[kind](a, threads)
         pipe.send(engine.about)
         while True:
@@ -153,17 +155,17 @@ def busy():
 
 
 def one(pipe, cmd, threads, a):
-    for attempt in range(5):
+    for attempt in range(a.tries):
         b0, o0, t0 = *busy(), time.perf_counter()
         pipe.send(cmd)
         v = pipe.recv()
         if isinstance(v, Exception):
             raise v
         b1, o1, dt = *busy(), time.perf_counter() - t0
-        foreign = max(0.0, (b1 - b0) - (o1 - o0)) / (dt * threads)
+        spare = max(0, os.cpu_count() - threads) * dt
+        foreign = max(0.0, (b1 - b0) - (o1 - o0) - spare) / (dt * threads)
         if foreign <= a.foreign:
             break
-        time.sleep(1)
     return v, foreign
 
 
@@ -180,6 +182,8 @@ def main():
     p.add_argument("--threads", default="1,2")
     p.add_argument("--rounds", type=int, default=5)
     p.add_argument("--foreign", type=float, default=0.05)
+    p.add_argument("--tries", type=int, default=5)
+    p.add_argument("--nice", type=int, default=0, help="priority of the measuring processes (below 0 needs privileges)")
     p.add_argument("--json")
     a = p.parse_args()
     sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../tests/reference"))
