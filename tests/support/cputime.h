@@ -1,0 +1,19 @@
+/* cputime.h: limits on time that hold on a busy machine: processor time of this process, and only where nothing slows every
+ * instruction down (emulation, sanitizers). */
+#ifndef CB_TESTS_SUPPORT_CPUTIME_H
+#define CB_TESTS_SUPPORT_CPUTIME_H
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* Seconds of processor time this process has used. */
+static inline double tt_cpu(void) { return (double)clock() / CLOCKS_PER_SEC; }
+
+/* Is `seconds` of processor time within the limit? Always yes under emulation and sanitizers. */
+static inline bool tt_within(double seconds, double limit)
+{
+    const char *f = getenv("CB_FLAVOUR");
+    return (f && strcmp(f, "release") != 0) || seconds < limit;
+}
+#endif
