@@ -10,10 +10,10 @@
 /* Seconds of processor time this process has used. */
 static inline double tt_cpu(void) { return (double)clock() / CLOCKS_PER_SEC; }
 
-/* Is `seconds` of processor time within the limit? Always yes under emulation and sanitizers. */
-static inline bool tt_within(double seconds, double limit)
+/* Is a cost (seconds of processor time, KiB) within its limit? Always yes under emulation and sanitizers. */
+static inline bool tt_within(double cost, double limit)
 {
     const char *f = getenv("CB_FLAVOUR");
-    return (f && strcmp(f, "release") != 0) || seconds < limit;
+    return (f && strcmp(f, "release") != 0) || cost < limit;
 }
 #endif
