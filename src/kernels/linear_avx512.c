@@ -5,14 +5,19 @@
 #include "kernels/kernels_c.h"
 
 enum { GEMM_ROWS = 5 }; /* from here on the panel pays; from 2 on where unpacking is dear */
-enum { CHUNK = 16 };    /* groups whose scales are transposed at a time; a multiple of the groups in a column */
+enum {
+    CHUNK = 16,  /* groups whose scales are transposed at a time; a multiple of the groups in a column */
+    AHEAD = 384, /* bytes of a row fetched in advance: enough to set the hardware's own prefetch going in each of 16 rows */
+    SHORT = 640  /* rows with fewer bytes are fetched a block ahead instead, as they lie */
+};
 
 /* One block of 16 outputs. */
 typedef struct block {
     const uint8_t *row[16];                                /* codes; rows past the last repeat it */
     int64_t at[16];                                        /* index of their first scale */
-    const uint8_t *next_codes, *next_scales, *next_biases; /* what to prefetch: the block after this one */
+    const uint8_t *next_codes, *next_scales, *next_biases; /* the block after this one, to fetch; of the last: this one */
     const uint8_t *end_codes;
+    int64_t ahead, row_bytes, skip; /* from the last bytes of a row to its successor in the next block: skip bytes */
 } block;
 
 static void block_init(block *b, const cb_mm *mm, int64_t n, int64_t n1)
@@ -28,6 +33,15 @@ static void block_init(block *b, const cb_mm *mm, int64_t n, int64_t n1)
     b->end_codes = mm->codes + (size_t)n1 * mm->row_bytes;
     b->next_scales = mm->scales + (size_t)next * per;
     b->next_biases = mm->biases ? mm->biases + (size_t)next * per : NULL;
+    b->row_bytes = (int64_t)mm->row_bytes;
+    b->ahead = b->row_bytes < AHEAD ? b->row_bytes / 64 * 64 : AHEAD;
+    b->skip = next > n ? 15 * b->row_bytes : -b->ahead;
+}
+
+/* Where to fetch when byte `at` of a row is read, as an offset from the row. */
+static inline int64_t fetch_at(const block *b, int64_t at)
+{
+    return at + b->ahead + (at + b->ahead < b->row_bytes ? 0 : b->skip);
 }
 
 INLINE void prefetch(const uint8_t *p, int lines)
@@ -42,6 +56,7 @@ INLINE void gemv16(const cb_mm *mm, block *b, const cb_xrow *x, __m512 *y, cb_ge
     const int gpc = geom_groups(s), step = geom_x_step(s), run = geom_x_run(s), lo = geom_x_lo(s);
     const int64_t bytes = column_bytes(s, mm->bits);
     const int G = mm->n_groups;
+    const bool in_row = b->row_bytes >= SHORT;
     int seg = 0;
     int64_t left = (int64_t)mm->row_bytes, at = 0;
     __m512 acc[4];
@@ -59,6 +74,7 @@ INLINE void gemv16(const cb_mm *mm, block *b, const cb_xrow *x, __m512 *y, cb_ge
         }
         for (int c = 0; c * gpc < n_chunk; c++, at += bytes, left -= bytes) {
             const bool full = left >= bytes;
+            const int64_t fetch = fetch_at(b, at);
             const int64_t x_at = (int64_t)(g0 / gpc + c) * step;
             __m512i f[4][4][4], D[4][16]; /* [m][quad][..], [m][group] */
             for (int q = 0; q < 4; q++) {
@@ -77,8 +93,12 @@ INLINE void gemv16(const cb_mm *mm, block *b, const cb_xrow *x, __m512 *y, cb_ge
                         d[m][i] = a;
                     }
                 }
-                if (b->next_codes < b->end_codes) prefetch(b->next_codes, 4);
-                b->next_codes += 256;
+                if (in_row) {
+                    for (int i = 0; i < 4; i++) _mm_prefetch((const char *)b->row[4 * q + i] + fetch, _MM_HINT_T0);
+                } else {
+                    if (b->next_codes < b->end_codes) prefetch(b->next_codes, 4);
+                    b->next_codes += 256;
+                }
                 for (int m = 0; m < M; m++) quad_sum(d[m], s.w, f[m][q]);
             }
             for (int m = 0; m < M; m++) finish_sum(f[m], s.w, D[m]);
@@ -153,17 +173,18 @@ static void gemv_planes(const cb_mm *mm, int64_t n0, int64_t n1)
                 }
                 __m512i xh = _mm512_load_si512(x.planes + g * 128), xl = _mm512_load_si512(x.planes + g * 128 + 64);
                 __m512i fh[4][4], fl[4][4], h, l;
+                const int64_t fetch = fetch_at(&b, (int64_t)g * 128);
                 for (int q = 0; q < 4; q++) {
                     __m512i dh[4], dl[4], zero = _mm512_setzero_si512();
                     for (int i = 0; i < 4; i++) {
                         const uint8_t *p = b.row[4 * q + i] + (size_t)g * 128;
+                        _mm_prefetch((const char *)b.row[4 * q + i] + fetch, _MM_HINT_T0);
+                        _mm_prefetch((const char *)b.row[4 * q + i] + fetch + 64, _MM_HINT_T0);
                         __m512i wh = _mm512_loadu_si512(p), wl = _mm512_loadu_si512(p + 64);
                         __m512i a = _mm512_slli_epi32(_mm512_dpbusd_epi32(zero, wh, xh), 8);
                         dh[i] = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(a, wh, xl), wl, xh);
                         dl[i] = _mm512_dpbusd_epi32(zero, wl, xl);
                     }
-                    if (b.next_codes < b.end_codes) prefetch(b.next_codes, 8);
-                    b.next_codes += 512;
                     quad_sum(dh, 16, fh[q]), quad_sum(dl, 16, fl[q]);
                 }
                 finish_sum(fh, 16, &h), finish_sum(fl, 16, &l);
