@@ -166,7 +166,6 @@ INLINE void transpose16(const __m512i *in, __m512i *out)
 
 /* ---- scales --------------------------------------------------------------------------------------------------------- */
 
-
 /* Scales at..at+n-1 of an array (n <= 16), decoded as cb_scale_at does; missing lanes are zero. */
 INLINE __m512 scales_row(const uint8_t *p, cb_scale_type t, int64_t at, int n)
 {
@@ -187,12 +186,35 @@ INLINE __m512 scales_row(const uint8_t *p, cb_scale_type t, int64_t at, int n)
     return _mm512_mul_ps(_mm512_cvtph_ps(_mm512_cvtepi32_epi16(h)), _mm512_set1_ps(128.0f));
 }
 
+/* scales_16 for at most four groups of a 16-bit type, where a transpose would be mostly empty: a gather takes two. */
+INLINE void scales_few(const uint8_t *p, const cb_scale_type T, const int64_t *at, int n, float *out, int step)
+{
+    int32_t off[16];
+    for (int r = 0; r < 16; r++) off[r] = (int32_t)(at[r] - at[0]) * 2;
+    const __m512i idx = _mm512_loadu_si512(off);
+    for (int g = 0; g < n; g += 2) {
+        /* a last odd one is the upper half of the pair before it: nothing past the end is read */
+        const bool odd = g + 1 == n;
+        __m512i v = _mm512_i32gather_epi32(idx, p + 2 * (at[0] + g - odd), 1);
+        for (int i = odd; i < 2; i++) {
+            __m512i h = i ? _mm512_srli_epi32(v, 16) : v;
+            __m512 f =
+                T == CB_S_F16 ? _mm512_cvtph_ps(_mm512_cvtepi32_epi16(h)) : _mm512_castsi512_ps(_mm512_slli_epi32(h, 16));
+            _mm512_store_ps(out + (g + i - odd) * step, f);
+        }
+    }
+}
+
 /* Scales of 16 rows (row i: array index at[i]), n <= 16 groups, transposed: out[g*step ..+15] lane = row. T is a constant.
  */
 INLINE void scales_16(const cb_mm *mm, const uint8_t *p, const cb_scale_type T, const int64_t *at, int n, float *out,
                       int step)
 {
     const bool fp4 = mm->fmt == CB_FMT_FP4;
+    if ((T == CB_S_F16 || T == CB_S_BF16) && n <= 4 && !fp4 && at[0] + n > 1) {
+        scales_few(p, T, at, n, out, step);
+        return;
+    }
     const __m512 global = _mm512_set1_ps(mm->global_scale);
     __m512i in[16], tr[16];
     for (int r = 0; r < 16; r++) {
@@ -272,9 +294,10 @@ static inline cb_geom geom_of(const cb_mm *mm)
 /* Calls X(kind, w, nj) for every shape. */
 #define CB_GEOMS(X)                                                                                                        \
     X(KIND_B4, 8, 2)                                                                                                       \
-    X(KIND_B4, 4, 2) X(KIND_B4, 16, 2) X(KIND_B2, 8, 4) X(KIND_B2, 4, 4) X(KIND_B2, 2, 4) X(KIND_B8, 8, 1)                 \
-        X(KIND_B8, 16, 1) X(KIND_B8, 16, 2) X(KIND_FP4, 2, 2) X(KIND_FP4, 4, 2) X(KIND_B1, 1, 8) X(KIND_B1, 2, 8)          \
-            X(KIND_B1, 4, 8) X(KIND_ODD, 8, 1) X(KIND_ODD, 16, 1) X(KIND_ODD, 16, 2)
+    X(KIND_B4, 4, 2)                                                                                                       \
+    X(KIND_B4, 16, 2) X(KIND_B2, 8, 4) X(KIND_B2, 4, 4) X(KIND_B2, 2, 4) X(KIND_B8, 8, 1) X(KIND_B8, 16, 1)                \
+        X(KIND_B8, 16, 2) X(KIND_FP4, 2, 2) X(KIND_FP4, 4, 2) X(KIND_B1, 1, 8) X(KIND_B1, 2, 8) X(KIND_B1, 4, 8)           \
+            X(KIND_ODD, 8, 1) X(KIND_ODD, 16, 1) X(KIND_ODD, 16, 2)
 
 /* gemm_avx512.c: many rows. scratch as for `linear`. */
 void cb_gemm_avx512(const cb_mm *mm, cb_geom s, int64_t n0, int64_t n1, void *scratch);
