@@ -3,7 +3,9 @@
  *                                   length, bytes of the decoded text, and the same again from the incremental detokeniser
  *   tok_dump decode DIR SKIP        reads records (u32 count, ids); writes u32 length, bytes, twice as above
  *   tok_dump bench DIR FILE         opens, encodes and decodes the file; prints CPU times
- * Numbers are little-endian. Build: make tok_dump */
+ * Numbers are little-endian. Build, from the root, after make:
+ *   cc -O2 -D_GNU_SOURCE -Iinclude -Isrc tests/reference/tok_dump.c build/release/libcambium.a -ljansson -lpcre2-8 -lutf8proc
+ *      -lm -pthread -o build/release/tok_dump */
 #include "cambium.h"
 #include <stdio.h>
 #include <stdlib.h>
