@@ -63,7 +63,7 @@ declared() { grep -v '^#define' include/cambium.h | tr '\n' ' ' | grep -oE 'CB_A
 if [ -e "$lib" ]; then
     exported() { nm -D --defined-only "$lib" | awk '{print $3}' | sed 's/@.*//' | sort -u; }
     lines "$lib exports without CB_API: " < <(comm -13 <(declared) <(exported))
-    comm -23 <(declared) <(exported) | sed 's/^/lint: note: nothing defines yet: /'
+    lines "cambium.h declares, but nothing defines: " < <(comm -23 <(declared) <(exported))
 else
     say "$lib is missing; build it first"
 fi
