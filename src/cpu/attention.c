@@ -46,16 +46,14 @@ static void put_row(const cpu_ctx *c, int row)
 
 void cpu_kv_put(const cpu_ctx *c)
 {
-    int n = c->d->batch->n_rows, r0 = (int)((int64_t)n * c->member / c->n_members),
-        r1 = (int)((int64_t)n * (c->member + 1) / c->n_members);
-    for (int r = r0; r < r1; r++) {
+    int64_t r0, r1;
+    cpu_share(c, c->d->batch->n_rows, &r0, &r1);
+    for (int r = (int)r0; r < r1; r++) {
         const cb_kv_state *s = &c->d->plan->kv[c->op->n[0]];
         /* quant16 hides NaN: look before */
         if (!c->d->k.all_finite(cpu_row(c->d, c->op->in[0], r), s->n_heads * s->dim) ||
-            !c->d->k.all_finite(cpu_row(c->d, c->op->in[1], r), s->n_heads * s->dim)) {
-            int none = 0;
-            atomic_compare_exchange_strong(&c->d->bad_op, &none, (int)(c->op - c->d->plan->ops) + 1);
-        }
+            !c->d->k.all_finite(cpu_row(c->d, c->op->in[1], r), s->n_heads * s->dim))
+            cpu_report_bad(c);
         put_row(c, r);
     }
 }
@@ -125,10 +123,7 @@ static void load_queries(const cpu_ctx *c, unit *u)
     for (int i = 0; i < u->n_q; i++) {
         const float *q = cpu_row(d, c->op->in[0], u->row0 + i / u->per_head) + (u->head * u->per_head + i % u->per_head) * dim;
         int16_t *h = u->qh + (size_t)i * (size_t)dim, *l = u->ql + (size_t)i * (size_t)dim;
-        if (!d->k.all_finite(q, dim)) {
-            int none = 0;
-            atomic_compare_exchange_strong(&c->d->bad_op, &none, (int)(c->op - d->plan->ops) + 1);
-        }
+        if (!d->k.all_finite(q, dim)) cpu_report_bad(c);
         for (int g = 0; g < parts; g++) {
             int n = dim - 64 * g < 64 ? dim - 64 * g : 64;
             u->dqs[i * parts + g] = d->k.quant16(q + 64 * g, n, h + 64 * g) * c->op->f[0];
@@ -261,9 +256,10 @@ static void split_blocks(const cpu_ctx *c)
             unit u = unit_at(c, row, 1, head);
             int b0, b1;
             block_range(c, &u, &b0, &b1);
-            int n = b1 - b0, from = b0 + n * c->member / c->n_members, to = b0 + n * (c->member + 1) / c->n_members;
+            int64_t from, to;
+            cpu_share(c, b1 - b0, &from, &to);
             if (from < to) load_queries(c, &u);
-            for (int b = from; b < to; b++) {
+            for (int b = b0 + (int)from; b < b0 + to; b++) {
                 run_block(c, &u, b);
                 float *out = split_at(c, row, head, b);
                 for (int i = 0; i < u.n_q; i++, out += s->dim + 2) {

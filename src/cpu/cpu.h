@@ -98,6 +98,25 @@ static inline float *cpu_row(const cb_dev *d, cb_val v, int row)
 {
     return (float *)cpu_value(d, v) + (size_t)row * cpu_stride(d, v);
 }
+/* Half-open share of n things for this thread; the same n gives the same thread the same things. */
+static inline void cpu_share(const cpu_ctx *c, int64_t n, int64_t *from, int64_t *to)
+{
+    *from = n * c->member / c->n_members;
+    *to = n * (c->member + 1) / c->n_members;
+}
+/* Outputs of a product with n_out rows that are this thread's: whole units of CB_ROW_UNIT, *n0 >= *n1 when there are none. */
+static inline void cpu_share_outputs(const cpu_ctx *c, int64_t n_out, int64_t *n0, int64_t *n1)
+{
+    cpu_share(c, (n_out + CB_ROW_UNIT - 1) / CB_ROW_UNIT, n0, n1);
+    *n0 *= CB_ROW_UNIT;
+    *n1 = *n1 * CB_ROW_UNIT < n_out ? *n1 * CB_ROW_UNIT : n_out;
+}
+/* Remembers that the current op met a value that is not finite; the first report stays. */
+static inline void cpu_report_bad(const cpu_ctx *c)
+{
+    int none = 0;
+    atomic_compare_exchange_strong(&c->d->bad_op, &none, (int)(c->op - c->d->plan->ops) + 1);
+}
 /* The planes of a quantised value: planes of all rows, then dx, xs, sum. */
 cb_qrows cpu_planes(const cb_dev *d, cb_val v);
 #endif

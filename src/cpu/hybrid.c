@@ -9,13 +9,6 @@ static float *rec_state(const cb_dev *d, int state, int row)
     return (float *)(d->rec[state].base + (size_t)d->batch->slot[row] * d->rec[state].bytes);
 }
 
-/* Half-open share `member` of n things. */
-static void share(const cpu_ctx *c, int n, int *from, int *to)
-{
-    *from = (int)((int64_t)n * c->member / c->n_members);
-    *to = (int)((int64_t)n * (c->member + 1) / c->n_members);
-}
-
 /* ---- convolution: the state holds the taps-1 rows before the next one, oldest first ---- */
 
 enum { MAX_TAPS = 16 };
@@ -45,11 +38,10 @@ static void conv_run(const cpu_ctx *c, int r0, int r1, int c0, int c1)
 
 void cpu_conv(const cpu_ctx *c)
 {
-    int c0, c1;
-    share(c, c->d->plan->values[c->op->out].width / 16, &c0, &c1);
-    c0 *= 16;
-    c1 = c->member == c->n_members - 1 ? c->d->plan->values[c->op->out].width : c1 * 16;
-    for (int run = 0; run < c->d->n_runs && c0 < c1; run++) conv_run(c, c->d->runs[run], c->d->runs[run + 1], c0, c1);
+    int64_t c0, c1;
+    cpu_share_outputs(c, c->d->plan->values[c->op->out].width, &c0, &c1);
+    for (int run = 0; run < c->d->n_runs && c0 < c1; run++)
+        conv_run(c, c->d->runs[run], c->d->runs[run + 1], (int)c0, (int)c1);
 }
 
 /* ---- gated delta rule ---- */
@@ -90,10 +82,11 @@ static void delta_run(const cpu_ctx *c, int r0, int r1, int head, int v0, int v1
 void cpu_delta(const cpu_ctx *c)
 {
     const cb_op *o = c->op;
-    int dv = o->n[4], per = (dv + V_UNIT - 1) / V_UNIT, u0, u1;
-    share(c, o->n[2] * per, &u0, &u1);
+    int dv = o->n[4], per = (dv + V_UNIT - 1) / V_UNIT;
+    int64_t u0, u1;
+    cpu_share(c, (int64_t)o->n[2] * per, &u0, &u1);
     for (int run = 0; run < c->d->n_runs; run++)
-        for (int u = u0; u < u1; u++) {
+        for (int u = (int)u0; u < u1; u++) {
             int v0 = u % per * V_UNIT, v1 = v0 + V_UNIT < dv ? v0 + V_UNIT : dv;
             delta_run(c, c->d->runs[run], c->d->runs[run + 1], u / per, v0, v1);
         }
@@ -123,8 +116,7 @@ void cpu_route(const cpu_ctx *c, int row)
     int32_t *ids = (int32_t *)cpu_row(d, o->out, row);
     float *w = cpu_row(d, o->out, row) + k, lane[32] = {0}, sum = 0;
     if (!d->k.all_finite(z, n)) {
-        int none = 0;
-        atomic_compare_exchange_strong(&c->d->bad_op, &none, (int)(o - d->plan->ops) + 1);
+        cpu_report_bad(c);
         for (int i = 0; i < k; i++) ids[i] = i, w[i] = 0; /* a NaN must not become an index */
         return;
     }
@@ -177,9 +169,8 @@ void cpu_moe_linear(const cpu_ctx *c)
     base.x = cpu_planes(d, o->in[0]);
     base.y = cpu_value(d, o->out);
     base.y_stride = cpu_stride(d, o->out);
-    int64_t units = (m->rows + CB_ROW_UNIT - 1) / CB_ROW_UNIT;
-    int64_t n0 = units * c->member / c->n_members * CB_ROW_UNIT, n1 = units * (c->member + 1) / c->n_members * CB_ROW_UNIT;
-    if (n1 > m->rows) n1 = m->rows;
+    int64_t n0, n1;
+    cpu_share_outputs(c, m->rows, &n0, &n1);
     for (int64_t e = 0; e < m->stack && n0 < n1; e++) {
         int from = d->expert_at[e], to = d->expert_at[e + 1];
         if (from == to) continue;

@@ -20,19 +20,6 @@ cb_qrows cpu_planes(const cb_dev *d, cb_val v)
     return q;
 }
 
-static void report_bad(const cpu_ctx *c)
-{
-    int none = 0;
-    atomic_compare_exchange_strong(&c->d->bad_op, &none, (int)(c->op - c->d->plan->ops) + 1);
-}
-
-static void rows_of(const cpu_ctx *c, cb_val v, int *r0, int *r1)
-{
-    int n = cpu_rows(c->d, v);
-    *r0 = (int)((int64_t)n * c->member / c->n_members);
-    *r1 = (int)((int64_t)n * (c->member + 1) / c->n_members);
-}
-
 static void embed(const cpu_ctx *c, int row)
 {
     const cb_dev *d = c->d;
@@ -57,7 +44,7 @@ static void quant(const cpu_ctx *c, int row)
     const cb_dev *d = c->d;
     const cb_value *v = &d->plan->values[c->op->out];
     const float *x = cpu_row(d, c->op->in[0], row);
-    if (!d->k.all_finite(x, v->width)) report_bad(c);
+    if (!d->k.all_finite(x, v->width)) cpu_report_bad(c);
     cb_qrows q = cpu_planes(d, c->op->out);
     size_t g = (size_t)row * (size_t)q.n_groups;
     d->k.quant_row(x, v->width, v->group, v->pack, q.planes + (size_t)row * q.plane_stride, q.dx + g, q.xs + g, q.sum + g);
@@ -169,9 +156,8 @@ static void linear(const cpu_ctx *c)
     mm.y = cpu_value(d, o->out);
     mm.y_stride = cpu_stride(d, o->out);
     mm.add = o->n[0];
-    int64_t rows = d->plan->weights[o->w[0]].matrix.rows, units = (rows + CB_ROW_UNIT - 1) / CB_ROW_UNIT;
-    int64_t n0 = units * c->member / c->n_members * CB_ROW_UNIT, n1 = units * (c->member + 1) / c->n_members * CB_ROW_UNIT;
-    if (n1 > rows) n1 = rows;
+    int64_t n0, n1;
+    cpu_share_outputs(c, d->plan->weights[o->w[0]].matrix.rows, &n0, &n1);
     if (n0 < n1) d->k.linear(&mm, n0, n1, c->scratch);
 }
 
@@ -193,9 +179,9 @@ static void one_op(const cpu_ctx *c)
         return;
     default: break;
     }
-    int r0, r1;
-    rows_of(c, c->op->out, &r0, &r1);
-    for (int r = r0; r < r1; r++) one_row(c, r);
+    int64_t r0, r1;
+    cpu_share(c, cpu_rows(c->d, c->op->out), &r0, &r1);
+    for (int64_t r = r0; r < r1; r++) one_row(c, (int)r);
 }
 
 /* What a tap sees of an op: its output, or for kv_put its key input. */

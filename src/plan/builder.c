@@ -1,4 +1,4 @@
-/* builder.c: records operations and checks shapes. Memory and barriers are assigned in layout.c at the end. */
+/* builder.c: names, config and weights of a plan being recorded. Operations: record.c, record_hybrid.c; memory: layout.c. */
 #include "plan/builder.h"
 #include "plan/builder_int.h"
 #include "plan/layout.h"

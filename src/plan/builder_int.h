@@ -1,4 +1,4 @@
-/* builder_int.h: the builder from inside. builder.c keeps names, config and weights; record.c and record_moe.c append
+/* builder_int.h: the builder from inside. builder.c keeps names, config and weights; record.c and record_hybrid.c append
  * operations. */
 #ifndef CB_PLAN_BUILDER_INT_H
 #define CB_PLAN_BUILDER_INT_H
