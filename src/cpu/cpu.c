@@ -203,8 +203,10 @@ static void cpu_need(const cb_plan *p, const cb_limits *lim, int n_threads, cb_m
             out->weights += (uint64_t)(w->matrix.rows * w->matrix.stack) * (uint64_t)((w->matrix.cols + 63) / 64) * 132;
     }
     for (int i = 0; i < p->n_kv; i++)
-        out->state += (uint64_t)lim->kv_blocks[p->kv[i].group] * (uint64_t)p->kv[i].n_heads * kv_head_bytes(p->kv[i].dim);
-    for (int i = 0; i < p->n_rec; i++) out->state += (uint64_t)lim->max_sessions * rec_bytes(&p->rec[i]);
+        out->kv[p->kv[i].group] += (uint64_t)lim->kv_blocks[p->kv[i].group] * (uint64_t)p->kv[i].n_heads * kv_head_bytes(p->kv[i].dim);
+    for (int i = 0; i < p->n_rec; i++) out->recurrent += (uint64_t)lim->n_slots * rec_bytes(&p->rec[i]);
+    out->state = out->recurrent;
+    for (int g = 0; g < p->n_kv_groups; g++) out->state += out->kv[g];
     out->scratch = p->scratch_row_bytes * (uint64_t)lim->max_rows + thread_scratch(p) * (uint64_t)n_threads +
                    split_floats(p) * 4 + (uint64_t)(lim->max_rows + 1) * 4;
 }
@@ -233,8 +235,25 @@ static int cpu_prepare(cb_dev *d, const cb_limits *lim, cb_err *err)
     }
     for (int i = 0; i < p->n_rec; i++) {
         d->rec[i].bytes = rec_bytes(&p->rec[i]);
-        d->rec[i].pool_bytes = d->rec[i].bytes * (size_t)lim->max_sessions;
+        d->rec[i].pool_bytes = d->rec[i].bytes * (size_t)lim->n_slots;
         if (!(d->rec[i].base = map_pool(d->rec[i].pool_bytes, "recurrent state", err))) return CB_ENOMEM;
+    }
+    return 0;
+}
+
+static int cpu_state_copy(cb_dev *d, const cb_copy *ops, int n, cb_err *err)
+{
+    (void)err;
+    const cb_plan *p = d->plan;
+    for (int i = 0; i < n; i++) {
+        size_t from = (size_t)ops[i].from, to = (size_t)ops[i].to;
+        for (int r = 0; r < p->n_rec && ops[i].group < 0; r++)
+            memcpy(d->rec[r].base + to * d->rec[r].bytes, d->rec[r].base + from * d->rec[r].bytes, d->rec[r].bytes);
+        for (int k = 0; k < p->n_kv; k++) {
+            if (p->kv[k].group != ops[i].group) continue;
+            size_t block = (size_t)p->kv[k].n_heads * d->kv[k].head_bytes;
+            memcpy(d->kv[k].base + to * block, d->kv[k].base + from * block, block);
+        }
     }
     return 0;
 }
@@ -242,5 +261,6 @@ static int cpu_prepare(cb_dev *d, const cb_limits *lim, cb_err *err)
 static const char *cpu_label(const cb_dev *d) { return d->label; }
 static int cpu_n_threads(const cb_dev *d) { return cb_pool_size(d->pool); }
 
-const cb_backend cb_backend_cpu = {"cpu",       cpu_open, cpu_close, cpu_load,     cpu_need,
-                                   cpu_prepare, cpu_run,  cpu_label, cpu_n_threads};
+const cb_backend cb_backend_cpu = {.name = "cpu", .open = cpu_open, .close = cpu_close, .load = cpu_load, .need = cpu_need,
+                                   .prepare = cpu_prepare, .run = cpu_run, .state_copy = cpu_state_copy, .label = cpu_label,
+                                   .n_threads = cpu_n_threads};

@@ -21,7 +21,7 @@ typedef struct cpu_kv {
     size_t pool_bytes;
 } cpu_kv;
 
-/* Recurrent state of one layer: session slot s starts at base + s*bytes. */
+/* Recurrent state of one layer: slot s starts at base + s*bytes. */
 typedef struct cpu_rec {
     uint8_t *base;
     size_t bytes, pool_bytes;

@@ -13,6 +13,7 @@ typedef struct cb_backend_opts {
 /* Sizes fixed at prepare. */
 typedef struct cb_limits {
     int max_rows, max_sessions;
+    int n_slots;                      /* recurrent slots: max_sessions that steps use, then those of snapshots */
     int kv_blocks[CB_MAX_KV_GROUPS];  /* blocks of 64 tokens in each group's pool */
 } cb_limits;
 
@@ -31,8 +32,15 @@ typedef struct cb_batch {
     void *tap_ctx;
 } cb_batch;
 
+/* One copy of state: of all layers that share it. */
+typedef struct cb_copy {
+    int group;         /* a KV group: block `from` of each of its layers to block `to`; -1: recurrent slot `from` to slot `to` */
+    int32_t from, to;
+} cb_copy;
+
 typedef struct cb_mem {
     uint64_t weights, state, scratch; /* private bytes */
+    uint64_t kv[CB_MAX_KV_GROUPS], recurrent; /* what `state` consists of */
 } cb_mem;
 
 typedef struct cb_backend {
@@ -48,6 +56,8 @@ typedef struct cb_backend {
     int (*prepare)(cb_dev *d, const cb_limits *lim, cb_err *err);
     /* Runs one step. Allocates nothing. CB_ENUM names the op whose input was not finite. */
     int (*run)(cb_dev *d, const cb_batch *b, cb_err *err);
+    /* Copies state on the device, in order, after the steps before and ahead of the steps behind. Allocates nothing. */
+    int (*state_copy)(cb_dev *d, const cb_copy *ops, int n, cb_err *err);
     /* "cpu:avx512"; borrowed. */
     const char *(*label)(const cb_dev *d);
     int (*n_threads)(const cb_dev *d);

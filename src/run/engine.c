@@ -86,6 +86,7 @@ static int choose_sizes(cb_engine *e, const cb_engine_opts *o, cb_err *err)
     if (o->ctx_size < 0 || o->ctx_size > e->plan->ctx_trained)
         return cb_fail(err, CB_EUSAGE, "context of %d tokens: the checkpoint was made for at most %d", o->ctx_size,
                        e->plan->ctx_trained);
+    e->lim.n_slots = e->lim.max_sessions;
     int want = o->ctx_size ? o->ctx_size : e->plan->ctx_trained;
     int fits = largest_ctx(e, e->lim, want, have);
     if (fits < want && (o->ctx_size || fits < MIN_CTX)) {
