@@ -141,7 +141,7 @@ static void write_files(const form *f, int n_tokens)
     assert_int_equal(cb_st_writer_declare(o, "embed.weight", CB_BF16, embed, 2, &err), 0);
     assert_int_equal(cb_st_writer_declare(o, "logits.weight", CB_BF16, logits, 2, &err), 0);
     assert_int_equal(cb_st_writer_declare(o, "head.weight", CB_BF16, head, 2, &err), 0);
-    assert_int_equal(cb_st_writer_declare(o, "scale", CB_BF16, scale, 1, &err), 0);
+    if (f->top_route) assert_int_equal(cb_st_writer_declare(o, "scale", CB_BF16, scale, 1, &err), 0);
     declare_experts(o, f, f->fused ? "gate_up" : "gate", f->fused ? 2 * f->width : f->width, f->hidden);
     if (!f->fused) declare_experts(o, f, "up", f->width, f->hidden);
     declare_experts(o, f, "down", f->hidden, f->width);
@@ -149,7 +149,7 @@ static void write_files(const form *f, int n_tokens)
     put_floats(o, (size_t)n_tokens * (size_t)f->hidden, 1);
     put_logits(o, f, n_tokens);
     put_floats(o, 16 * (size_t)f->hidden, 1);
-    put_floats(o, (size_t)f->experts, 1);
+    if (f->top_route) put_floats(o, (size_t)f->experts, 1);
     put_experts(o, f, f->fused ? 2 * f->width : f->width, f->hidden);
     if (!f->fused) put_experts(o, f, f->width, f->hidden);
     put_experts(o, f, f->hidden, f->width);
