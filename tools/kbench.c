@@ -1,6 +1,6 @@
 /* kbench.c: how fast the kernels are. Products run over more weights than any cache holds, alternating with a plain read of
  * the same bytes, so that each line can say what share of the machine's read bandwidth it reaches.
- *   build/release/kbench [gemv|gemm|rows|attn|all] [--gb G] [--reps N] [--threads a,b] [--isa LEVEL] [--k K] [--fmt TEXT] [--cpu]
+ *   build/release/kbench [gemv|gemm|rows|hybrid|attn|all] [--gb G] [--reps N] [--threads a,b] [--isa LEVEL] [--k K] [--fmt TEXT] [--cpu]
  * --cpu takes the processor time of the slowest thread instead of the time on the wall: for a machine that others share.
  * Prints medians and (max - min)/median over the repetitions. docs/performance.md explains the columns. */
 #include "kernels/kernels.h"
@@ -326,6 +326,67 @@ static void bench_rows(const cb_kernels *k)
     }
 }
 
+/* Rotation, convolution, gates and the delta rule. */
+typedef struct hybrid_arg {
+    const cb_kernels *k;
+    int which, count, n_states;
+    float *x, *y, *w, *S;
+} hybrid_arg;
+enum { HYB_N = 4096, HYB_STATES = 64, HYB_DK = 128, HYB_DV = 128 };
+static const char *const hybrid_names[] = {"axpy", "sigmoid_mul", "mul", "unit, 128", "exp_sum, 256", "delta_gates, 32", "hadamard, block 512",
+                                           "hadamard, block 4096", "conv_silu, 4 taps", "delta_step 128 x 128, L1", "delta_step 128 x 128, 4 MB",
+                                           "delta_step 128 x 128, 64 MB"};
+static void hybrid_part(void *arg, int id, int nt)
+{
+    (void)id, (void)nt;
+    hybrid_arg *a = arg;
+    const cb_kernels *k = a->k;
+    const float *rows[4] = {a->x, a->x + 16, a->x + 32, a->x + 48};
+    const size_t state = HYB_DK * HYB_DV;
+    for (int i = 0; i < a->count; i++) switch (a->which) {
+        case 0: k->axpy(a->y, 0.3f, a->x, HYB_N); break;
+        case 1: k->sigmoid_mul(a->y, a->x, a->w, HYB_N); break;
+        case 2: k->mul(a->y, a->x, a->w, HYB_N); break;
+        case 3: k->unit(a->y, a->x, 128, 1e-6f, 0.1f); break;
+        case 4: a->y[256] = k->exp_sum(a->y, a->x, 5, 256); break;
+        case 5: k->delta_gates(a->y, a->y + 32, a->x, a->x + 32, a->w, a->w + 32, 32); break;
+        case 6: k->hadamard(a->y, HYB_N, 512, 0.04419417f); break;
+        case 7: k->hadamard(a->y, HYB_N, 4096, 0.015625f); break;
+        case 8: k->conv_silu(a->y, rows, a->w, 4, 0, HYB_N); break;
+        case 9: /* 32 rows at a time, as a chunk of a prompt works */
+            for (int r = 0; r < HYB_DV; r += 32) k->delta_step(a->S, a->w, a->w + 128, a->x + r, 0.9f, 0.5f, HYB_DK, 32, a->y + r);
+            break;
+        default:
+            k->delta_step(a->S + (size_t)(i % (a->which == 10 ? HYB_STATES : 16 * HYB_STATES)) * state, a->w, a->w + 128, a->x, 0.9f, 0.5f, HYB_DK,
+                          HYB_DV, a->y);
+        }
+}
+static void bench_hybrid(const cb_kernels *k)
+{
+    cb_kernels c;
+    cb_kernels_set_c(&c);
+    const size_t s_bytes = (size_t)16 * HYB_STATES * HYB_DK * HYB_DV * 4;
+    hybrid_arg a = {.x = big_alloc(HYB_N * 4 + 256), .y = big_alloc(HYB_N * 4), .w = big_alloc(HYB_N * 16), .S = big_alloc(s_bytes)};
+    for (int i = 0; i < HYB_N + 64; i++) a.x[i] = (float)(i % 97) * 0.1f - 5;
+    for (int i = 0; i < 4 * HYB_N; i++) a.w[i] = (float)(i % 13) * 0.02f - 0.1f;
+    for (size_t i = 0; i < s_bytes / 4; i++) a.S[i] = (float)(i % 31) * 0.01f - 0.15f;
+    printf("%-7s %-28s %10s %7s %9s\n", "isa", "row of 4096 unless told", "ns", "spread", "x scalar");
+    for (size_t i = 0; i < sizeof hybrid_names / sizeof *hybrid_names; i++) {
+        double t[2];
+        sample s = {.n = opt.reps};
+        for (int v = 0; v < 2; v++) {
+            a.which = (int)i, a.k = v ? k : &c, a.count = v ? 4096 : 128;
+            for (int r = 0; r < opt.reps; r++) {
+                memset(a.y, 0, HYB_N * 4);
+                s.v[r] = timed(hybrid_part, &a, 1) / a.count * 1e9;
+            }
+            t[v] = median(&s);
+        }
+        printf("%-7s %-28s %10.0f %6.1f%% %9.1f\n", k->name, hybrid_names[i], t[1], spread_pct(&s), t[0] / t[1]);
+    }
+    unmap(a.S, s_bytes);
+}
+
 typedef struct attn_arg {
     const cb_kernels *k;
     cb_attn a;
@@ -403,6 +464,7 @@ int main(int argc, char **argv)
     cb_kernels_init(&k, isa);
     bool all = !strcmp(opt.what, "all");
     if (all || !strcmp(opt.what, "rows")) bench_rows(&k);
+    if (all || !strcmp(opt.what, "hybrid")) bench_hybrid(&k);
     if (all || !strcmp(opt.what, "attn")) bench_attn(&k);
     if (all || !strcmp(opt.what, "gemm")) bench_gemm(&k, filter);
     if (all || !strcmp(opt.what, "gemv")) bench_gemv(&k, filter);

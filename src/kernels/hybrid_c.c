@@ -12,6 +12,37 @@ void cb_sigmoid_mul_c(float *y, const float *gate, const float *up, int n)
     for (int i = 0; i < n; i++) y[i] = cb_sigmoidf(gate[i]) * up[i];
 }
 
+void cb_mul_c(float *y, const float *a, const float *b, int n)
+{
+    for (int i = 0; i < n; i++) y[i] = a[i] * b[i];
+}
+
+void cb_unit_c(float *y, const float *x, int n, float eps, float factor)
+{
+    float lane[32] = {0};
+    for (int i = 0; i < n; i++) lane[i % 32] = cb_fma(x[i], x[i], lane[i % 32]);
+    float inv = 1.0f / sqrtf(cb_lane_fold32(lane) + eps);
+    for (int i = 0; i < n; i++) y[i] = (x[i] * inv) * factor;
+}
+
+float cb_exp_sum_c(float *y, const float *x, float m, int n)
+{
+    float lane[32] = {0};
+    for (int i = 0; i < n; i++) {
+        y[i] = cb_expf(x[i] - m);
+        lane[i % 32] += y[i];
+    }
+    return cb_lane_fold32(lane);
+}
+
+void cb_delta_gates_c(float *decay, float *beta, const float *a, const float *b, const float *a_log, const float *dt_bias, int n)
+{
+    for (int i = 0; i < n; i++) {
+        decay[i] = cb_expf(-(cb_expf(a_log[i]) * cb_softplusf(a[i] + dt_bias[i])));
+        beta[i] = cb_sigmoidf(b[i]);
+    }
+}
+
 void cb_hadamard_c(float *x, int n, int block, float scale)
 {
     for (float *p = x; p < x + n; p += block)

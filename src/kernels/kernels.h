@@ -136,6 +136,13 @@ typedef struct cb_kernels {
     void (*axpy)(float *y, float a, const float *x, int n);                /* y = fma(a, x, y) */
     /* y = sigmoid(gate) * up */
     void (*sigmoid_mul)(float *y, const float *gate, const float *up, int n);
+    void (*mul)(float *y, const float *a, const float *b, int n);          /* y = a * b */
+    /* y = (x * inv) * factor; inv = 1/sqrt(ss + eps), ss as in rmsnorm. y may be x. */
+    void (*unit)(float *y, const float *x, int n, float eps, float factor);
+    /* y = exp(x - m); the result is their lane tree (32) of plain additions. y may be x. */
+    float (*exp_sum)(float *y, const float *x, float m, int n);
+    /* n heads: decay = exp(-(exp(a_log) * softplus(a + dt_bias))), beta = sigmoid(b) */
+    void (*delta_gates)(float *decay, float *beta, const float *a, const float *b, const float *a_log, const float *dt_bias, int n);
     /* Walsh-Hadamard in place over consecutive blocks of `block` (a power of two): strides 1, 2, 4, ... ascending replace
      * (a, b) by (a+b, a-b), then every value is multiplied by `scale`. */
     void (*hadamard)(float *x, int n, int block, float scale);

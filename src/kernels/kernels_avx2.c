@@ -17,4 +17,13 @@ void cb_kernels_set_avx2(cb_kernels *k)
     k->all_finite = cb_all_finite_avx2;
     k->attn_block = cb_attn_block_avx2;
     k->attn_merge = cb_attn_merge_avx2;
+    k->axpy = cb_axpy_avx2;
+    k->sigmoid_mul = cb_sigmoid_mul_avx2;
+    k->mul = cb_mul_avx2;
+    k->unit = cb_unit_avx2;
+    k->exp_sum = cb_exp_sum_avx2;
+    k->delta_gates = cb_delta_gates_avx2;
+    k->hadamard = cb_hadamard_avx2;
+    k->conv_silu = cb_conv_silu_avx2;
+    k->delta_step = cb_delta_step_avx2;
 }

@@ -17,4 +17,13 @@ void cb_kernels_set_avx512(cb_kernels *k)
     k->attn_block = cb_attn_block_avx512;
     k->attn_merge = cb_attn_merge_avx512;
     k->all_finite = cb_all_finite_avx512;
+    k->axpy = cb_axpy_avx512;
+    k->sigmoid_mul = cb_sigmoid_mul_avx512;
+    k->mul = cb_mul_avx512;
+    k->unit = cb_unit_avx512;
+    k->exp_sum = cb_exp_sum_avx512;
+    k->delta_gates = cb_delta_gates_avx512;
+    k->hadamard = cb_hadamard_avx512;
+    k->conv_silu = cb_conv_silu_avx512;
+    k->delta_step = cb_delta_step_avx512;
 }

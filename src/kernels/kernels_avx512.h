@@ -16,4 +16,13 @@ void cb_attn_block_avx512(const cb_attn *a);
 void cb_attn_merge_avx512(float *mm, float *ll, float *oo, float m, float l, const float *o, int dim);
 bool cb_all_finite_avx512(const float *x, int64_t n);
 void cb_linear_avx512(const cb_mm *mm, int64_t n0, int64_t n1, void *scratch);
+void cb_axpy_avx512(float *y, float a, const float *x, int n);
+void cb_sigmoid_mul_avx512(float *y, const float *gate, const float *up, int n);
+void cb_hadamard_avx512(float *x, int n, int block, float scale);
+void cb_conv_silu_avx512(float *y, const float *const *x, const float *w, int taps, int c0, int c1);
+void cb_delta_step_avx512(float *S, const float *q, const float *k, const float *v, float decay, float beta, int dk, int n_v, float *o);
+void cb_mul_avx512(float *y, const float *a, const float *b, int n);
+void cb_unit_avx512(float *y, const float *x, int n, float eps, float factor);
+float cb_exp_sum_avx512(float *y, const float *x, float m, int n);
+void cb_delta_gates_avx512(float *decay, float *beta, const float *a, const float *b, const float *a_log, const float *dt_bias, int n);
 #endif

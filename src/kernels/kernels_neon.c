@@ -17,4 +17,13 @@ void cb_kernels_set_neon(cb_kernels *k)
     k->all_finite = cb_all_finite_neon;
     k->attn_block = cb_attn_block_neon;
     k->attn_merge = cb_attn_merge_neon;
+    k->axpy = cb_axpy_neon;
+    k->sigmoid_mul = cb_sigmoid_mul_neon;
+    k->mul = cb_mul_neon;
+    k->unit = cb_unit_neon;
+    k->exp_sum = cb_exp_sum_neon;
+    k->delta_gates = cb_delta_gates_neon;
+    k->hadamard = cb_hadamard_neon;
+    k->conv_silu = cb_conv_silu_neon;
+    k->delta_step = cb_delta_step_neon;
 }

@@ -16,4 +16,13 @@ void cb_rope_neon(float *x, const float *cs, int n_pairs, int half);
 bool cb_all_finite_neon(const float *x, int64_t n);
 void cb_attn_block_neon(const cb_attn *a);
 void cb_attn_merge_neon(float *mm, float *ll, float *oo, float m, float l, const float *o, int dim);
+void cb_axpy_neon(float *y, float a, const float *x, int n);
+void cb_sigmoid_mul_neon(float *y, const float *gate, const float *up, int n);
+void cb_hadamard_neon(float *x, int n, int block, float scale);
+void cb_conv_silu_neon(float *y, const float *const *x, const float *w, int taps, int c0, int c1);
+void cb_delta_step_neon(float *S, const float *q, const float *k, const float *v, float decay, float beta, int dk, int n_v, float *o);
+void cb_mul_neon(float *y, const float *a, const float *b, int n);
+void cb_unit_neon(float *y, const float *x, int n, float eps, float factor);
+float cb_exp_sum_neon(float *y, const float *x, float m, int n);
+void cb_delta_gates_neon(float *decay, float *beta, const float *a, const float *b, const float *a_log, const float *dt_bias, int n);
 #endif

@@ -34,6 +34,24 @@ static inline __m256 v8_silu(__m256 z)
 {
     return _mm256_div_ps(z, _mm256_add_ps(v8_set(1.0f), v8_exp(v8_neg(z))));
 }
+static inline __m256 v8_sigmoid(__m256 z)
+{
+    return _mm256_div_ps(v8_set(1.0f), _mm256_add_ps(v8_set(1.0f), v8_exp(v8_neg(z))));
+}
+static inline __m256 v8_softplus(__m256 x)
+{
+    __m256 e = v8_exp(_mm256_or_ps(x, v8_set(-0.0f)));
+    __m256 z = _mm256_div_ps(e, _mm256_add_ps(v8_set(2.0f), e)), z2 = _mm256_mul_ps(z, z), p = v8_set(1.0f / 15.0f);
+    p = _mm256_fmadd_ps(p, z2, v8_set(1.0f / 13.0f));
+    p = _mm256_fmadd_ps(p, z2, v8_set(1.0f / 11.0f));
+    p = _mm256_fmadd_ps(p, z2, v8_set(1.0f / 9.0f));
+    p = _mm256_fmadd_ps(p, z2, v8_set(1.0f / 7.0f));
+    p = _mm256_fmadd_ps(p, z2, v8_set(1.0f / 5.0f));
+    p = _mm256_fmadd_ps(p, z2, v8_set(1.0f / 3.0f));
+    p = _mm256_fmadd_ps(p, z2, v8_set(1.0f));
+    /* max_ps gives its second operand for NaN and for zeros, as x > 0 ? x : 0 does */
+    return _mm256_fmadd_ps(_mm256_mul_ps(v8_set(2.0f), z), p, _mm256_max_ps(x, _mm256_setzero_ps()));
+}
 static inline __m256 v8_gelu_tanh(__m256 z)
 {
     __m256 z2 = _mm256_mul_ps(z, z);

@@ -37,6 +37,26 @@ static inline __m512 cb_siluf_x16(__m512 z)
     __m512 one = _mm512_set1_ps(1.0f);
     return _mm512_div_ps(z, _mm512_add_ps(one, cb_expf_x16(cb_neg_x16(z))));
 }
+static inline __m512 cb_sigmoidf_x16(__m512 z)
+{
+    __m512 one = _mm512_set1_ps(1.0f);
+    return _mm512_div_ps(one, _mm512_add_ps(one, cb_expf_x16(cb_neg_x16(z))));
+}
+static inline __m512 cb_softplusf_x16(__m512 x)
+{
+    __m512 e = cb_expf_x16(_mm512_or_ps(x, _mm512_set1_ps(-0.0f)));
+    __m512 z = _mm512_div_ps(e, _mm512_add_ps(_mm512_set1_ps(2.0f), e)), z2 = _mm512_mul_ps(z, z);
+    __m512 p = _mm512_set1_ps(1.0f / 15.0f);
+    p = _mm512_fmadd_ps(p, z2, _mm512_set1_ps(1.0f / 13.0f));
+    p = _mm512_fmadd_ps(p, z2, _mm512_set1_ps(1.0f / 11.0f));
+    p = _mm512_fmadd_ps(p, z2, _mm512_set1_ps(1.0f / 9.0f));
+    p = _mm512_fmadd_ps(p, z2, _mm512_set1_ps(1.0f / 7.0f));
+    p = _mm512_fmadd_ps(p, z2, _mm512_set1_ps(1.0f / 5.0f));
+    p = _mm512_fmadd_ps(p, z2, _mm512_set1_ps(1.0f / 3.0f));
+    p = _mm512_fmadd_ps(p, z2, _mm512_set1_ps(1.0f));
+    /* max_ps gives its second operand for NaN and for zeros, as x > 0 ? x : 0 does */
+    return _mm512_fmadd_ps(_mm512_mul_ps(_mm512_set1_ps(2.0f), z), p, _mm512_max_ps(x, _mm512_setzero_ps()));
+}
 static inline __m512 cb_gelu_tanhf_x16(__m512 z)
 {
     __m512 one = _mm512_set1_ps(1.0f);

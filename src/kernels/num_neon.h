@@ -43,6 +43,23 @@ static inline float32x4_t v4_silu(float32x4_t z)
 {
     return vdivq_f32(z, vaddq_f32(v4_set(1.0f), v4_exp(vnegq_f32(z))));
 }
+static inline float32x4_t v4_sigmoid(float32x4_t z)
+{
+    return vdivq_f32(v4_set(1.0f), vaddq_f32(v4_set(1.0f), v4_exp(vnegq_f32(z))));
+}
+static inline float32x4_t v4_softplus(float32x4_t x)
+{
+    float32x4_t e = v4_exp(vnegq_f32(vabsq_f32(x)));
+    float32x4_t z = vdivq_f32(e, vaddq_f32(v4_set(2.0f), e)), z2 = vmulq_f32(z, z), p = v4_set(1.0f / 15.0f);
+    p = vfmaq_f32(v4_set(1.0f / 13.0f), p, z2);
+    p = vfmaq_f32(v4_set(1.0f / 11.0f), p, z2);
+    p = vfmaq_f32(v4_set(1.0f / 9.0f), p, z2);
+    p = vfmaq_f32(v4_set(1.0f / 7.0f), p, z2);
+    p = vfmaq_f32(v4_set(1.0f / 5.0f), p, z2);
+    p = vfmaq_f32(v4_set(1.0f / 3.0f), p, z2);
+    p = vfmaq_f32(v4_set(1.0f), p, z2);
+    return vfmaq_f32(v4_max(x, v4_set(0)), vmulq_f32(v4_set(2.0f), z), p);
+}
 static inline float32x4_t v4_gelu_tanh(float32x4_t z)
 {
     float32x4_t z2 = vmulq_f32(z, z);

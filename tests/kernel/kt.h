@@ -102,6 +102,22 @@ static inline kt_levels kt_levels_get(void)
 #define KT_OWN(levels, i, slot) \
     ((levels)->k[i].slot != (levels)->c.slot && ((i) == 0 || (levels)->k[i].slot != (levels)->k[(i) - 1].slot))
 
+/* False when a kernel left the upper halves of the vector registers in use: every SSE instruction after it (scalar code of files
+ * without AVX flags) then costs a hundred times its time. Where the processor does not tell: true. */
+static inline bool kt_uppers_clean(void)
+{
+#if defined __x86_64__
+    uint32_t a = 0, b, c, d;
+    if (!(cb_isa_detect() & CB_ISA_AVX2)) return true;
+    __asm__ volatile("cpuid" : "=a"(a), "=b"(b), "=c"(c), "=d"(d) : "a"(13), "c"(1));
+    if (!(a & 4)) return true;
+    __asm__ volatile("xgetbv" : "=a"(a), "=d"(d) : "c"(1));
+    return !(a & 4);
+#else
+    return true;
+#endif
+}
+
 /* ---- comparing ----------------------------------------------------------------------------------------------------- */
 
 /* Same bits, or both NaN. */
