@@ -180,11 +180,13 @@ static size_t widest_input(const cb_plan *p)
 static size_t thread_scratch(const cb_plan *p)
 {
     size_t linear = 0;
-    for (int i = 0; i < p->n_ops; i++)
-        if (p->ops[i].kind == CB_LINEAR || p->ops[i].kind == CB_MOE_LINEAR) {
-            size_t s = cb_linear_scratch(p->values[p->ops[i].in[0]].width);
-            if (s > linear) linear = s;
-        }
+    for (int i = 0; i < p->n_ops; i++) {
+        const cb_op *o = &p->ops[i];
+        size_t s = o->kind == CB_LINEAR || o->kind == CB_MOE_LINEAR ? cb_linear_scratch(p->values[o->in[0]].width)
+                   : o->kind == CB_DELTA                            ? cpu_delta_scratch(o)
+                                                                    : 0;
+        if (s > linear) linear = s;
+    }
     size_t attn = cpu_attention_scratch(p), norm = widest_input(p) * 4;
     size_t n = linear > attn ? linear : attn;
     return ((n > norm ? n : norm) + 4095) & ~(size_t)4095;

@@ -72,6 +72,8 @@ size_t cpu_attention_scratch(const cb_plan *p);
 /* hybrid.c */
 void cpu_conv(const cpu_ctx *c);
 void cpu_delta(const cpu_ctx *c);
+/* Bytes a thread needs for a CB_DELTA. */
+size_t cpu_delta_scratch(const cb_op *o);
 void cpu_route(const cpu_ctx *c, int row);
 void cpu_moe_sort(const cpu_ctx *c);
 void cpu_moe_linear(const cpu_ctx *c);

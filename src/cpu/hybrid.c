@@ -46,50 +46,72 @@ void cpu_conv(const cpu_ctx *c)
 
 /* ---- gated delta rule ---- */
 
-/* x / sqrt(sum x^2 + 1e-6), times factor. */
-static void unit_vector(float *y, const float *x, int n, float factor)
+/* A thread's share: value columns v0..v1 of heads h0..h1-1 laid end to end, so the first and the last head may be partial. Rows go
+ * by in chunks: what all heads need of them is computed once, then 32 rows of S (16 kB at 128 dims) stay in L1 for the chunk. */
+enum { V_UNIT = 32, DELTA_ROWS = 16 };
+
+typedef struct delta_part {
+    const cpu_ctx *c;
+    int hk, hv, dk, dv;
+    int64_t v0, v1;
+    float *state;        /* of the session */
+    float *q, *k;        /* [DELTA_ROWS][dk]: of one key head */
+    float *decay, *beta; /* [DELTA_ROWS][hv] */
+} delta_part;
+
+size_t cpu_delta_scratch(const cb_op *o) { return (size_t)DELTA_ROWS * 2 * (size_t)(o->n[2] + o->n[3]) * 4; }
+
+/* One value head, rows r0 .. r0+n-1. */
+static void delta_head(const delta_part *p, int head, int r0, int n)
 {
-    float lane[32] = {0};
-    for (int i = 0; i < n; i++) lane[i % 32] = cb_fma(x[i], x[i], lane[i % 32]);
-    float inv = 1.0f / sqrtf(cb_lane_fold32(lane) + 1e-6f);
-    for (int i = 0; i < n; i++) y[i] = (x[i] * inv) * factor;
+    const cb_dev *d = p->c->d;
+    const cb_op *o = p->c->op;
+    int64_t first = (int64_t)head * p->dv;
+    int from = p->v0 > first ? (int)(p->v0 - first) : 0, to = p->v1 < first + p->dv ? (int)(p->v1 - first) : p->dv;
+    for (int v = from; v < to; v += V_UNIT) {
+        int n_v = to - v < V_UNIT ? to - v : V_UNIT;
+        float *S = p->state + (size_t)(first + v) * (size_t)p->dk;
+        if (d->batch->pos[r0] == 0) memset(S, 0, (size_t)n_v * (size_t)p->dk * 4);
+        for (int i = 0; i < n; i++)
+            d->k.delta_step(S, p->q + i * p->dk, p->k + i * p->dk, cpu_row(d, o->in[0], r0 + i) + 2 * p->hk * p->dk + first + v,
+                            p->decay[i * p->hv + head], p->beta[i * p->hv + head], p->dk, n_v, cpu_row(d, o->out, r0 + i) + first + v);
+    }
 }
 
-enum { V_UNIT = 32, MAX_HEAD = 512 };
-
-/* Rows v0..v1 of value head `head` for the rows of one run. */
-static void delta_run(const cpu_ctx *c, int r0, int r1, int head, int v0, int v1)
+static void delta_rows(const delta_part *p, int r0, int n)
 {
-    const cb_dev *d = c->d;
-    const cb_op *o = c->op;
-    int hk = o->n[1], hv = o->n[2], dk = o->n[3], dv = o->n[4], kh = head / (hv / hk);
-    float *S = rec_state(d, o->n[0], r0) + ((size_t)head * (size_t)dv + (size_t)v0) * (size_t)dk;
-    float q[MAX_HEAD], k[MAX_HEAD];
-    float rate = cb_expf(d->weights[o->w[0]].vector[head]), bias = d->weights[o->w[1]].vector[head];
-    float root = 1.0f / sqrtf((float)dk);
-    if (d->batch->pos[r0] == 0) memset(S, 0, (size_t)(v1 - v0) * (size_t)dk * 4);
-    for (int r = r0; r < r1; r++) {
-        const float *u = cpu_row(d, o->in[0], r);
-        unit_vector(q, u + kh * dk, dk, root);
-        unit_vector(k, u + (hk + kh) * dk, dk, 1.0f);
-        float decay = cb_expf(-(rate * cb_softplusf(cpu_row(d, o->in[1], r)[head] + bias)));
-        float beta = cb_sigmoidf(cpu_row(d, o->in[2], r)[head]);
-        d->k.delta_step(S, q, k, u + 2 * hk * dk + head * dv + v0, decay, beta, dk, v1 - v0,
-                        cpu_row(d, o->out, r) + head * dv + v0);
+    const cb_dev *d = p->c->d;
+    const cb_op *o = p->c->op;
+    int h0 = (int)(p->v0 / p->dv), h1 = (int)((p->v1 + p->dv - 1) / p->dv), per = p->hv / p->hk;
+    float root = 1.0f / sqrtf((float)p->dk);
+    for (int i = 0; i < n; i++)
+        d->k.delta_gates(p->decay + i * p->hv + h0, p->beta + i * p->hv + h0, cpu_row(d, o->in[1], r0 + i) + h0,
+                         cpu_row(d, o->in[2], r0 + i) + h0, d->weights[o->w[0]].vector + h0, d->weights[o->w[1]].vector + h0, h1 - h0);
+    for (int h = h0; h < h1; h++) {
+        if (h == h0 || h % per == 0)
+            for (int i = 0; i < n; i++) {
+                const float *u = cpu_row(d, o->in[0], r0 + i) + h / per * p->dk;
+                d->k.unit(p->q + i * p->dk, u, p->dk, 1e-6f, root);
+                d->k.unit(p->k + i * p->dk, u + p->hk * p->dk, p->dk, 1e-6f, 1.0f);
+            }
+        delta_head(p, h, r0, n);
     }
 }
 
 void cpu_delta(const cpu_ctx *c)
 {
     const cb_op *o = c->op;
-    int dv = o->n[4], per = (dv + V_UNIT - 1) / V_UNIT;
-    int64_t u0, u1;
-    cpu_share(c, (int64_t)o->n[2] * per, &u0, &u1);
-    for (int run = 0; run < c->d->n_runs; run++)
-        for (int u = (int)u0; u < u1; u++) {
-            int v0 = u % per * V_UNIT, v1 = v0 + V_UNIT < dv ? v0 + V_UNIT : dv;
-            delta_run(c, c->d->runs[run], c->d->runs[run + 1], u / per, v0, v1);
-        }
+    const cb_dev *d = c->d;
+    delta_part p = {.c = c, .hk = o->n[1], .hv = o->n[2], .dk = o->n[3], .dv = o->n[4], .q = (float *)c->scratch};
+    p.k = p.q + DELTA_ROWS * p.dk;
+    p.decay = p.k + DELTA_ROWS * p.dk;
+    p.beta = p.decay + DELTA_ROWS * p.hv;
+    cpu_share_outputs(c, (int64_t)p.hv * p.dv, &p.v0, &p.v1);
+    for (int run = 0; run < d->n_runs && p.v0 < p.v1; run++) {
+        int end = d->runs[run + 1];
+        p.state = rec_state(d, o->n[0], d->runs[run]);
+        for (int r = d->runs[run]; r < end; r += DELTA_ROWS) delta_rows(&p, r, end - r < DELTA_ROWS ? end - r : DELTA_ROWS);
+    }
 }
 
 /* ---- experts ---- */
@@ -114,7 +136,7 @@ void cpu_route(const cpu_ctx *c, int row)
     int n = o->n[0], k = o->n[1];
     const float *z = cpu_row(d, o->in[0], row);
     int32_t *ids = (int32_t *)cpu_row(d, o->out, row);
-    float *w = cpu_row(d, o->out, row) + k, lane[32] = {0}, sum = 0;
+    float *w = cpu_row(d, o->out, row) + k, sum = 0, *all = (float *)c->scratch;
     if (!d->k.all_finite(z, n)) {
         cpu_report_bad(c);
         for (int i = 0; i < k; i++) ids[i] = i, w[i] = 0; /* a NaN must not become an index */
@@ -123,9 +145,8 @@ void cpu_route(const cpu_ctx *c, int row)
     top_k(z, n, k, ids);
     float m = z[ids[0]];
     if (o->n[2] == CB_ROUTE_SOFTMAX_ALL) {
-        for (int e = 0; e < n; e++) lane[e % 32] += cb_expf(z[e] - m);
-        float all = cb_lane_fold32(lane);
-        for (int i = 0; i < k; i++) w[i] = cb_expf(z[ids[i]] - m) / all;
+        float total = d->k.exp_sum(all, z, m, n);
+        for (int i = 0; i < k; i++) w[i] = all[ids[i]] / total;
     } else
         for (int i = 0; i < k; i++) w[i] = cb_expf(z[ids[i]] - m);
     for (int i = 0; i < k; i++) sum += w[i];

@@ -88,11 +88,9 @@ static void hadamard(const cpu_ctx *c, int row)
     int n = d->plan->values[o->out].width;
     const float *s = d->weights[o->w[0]].vector, *x = cpu_row(d, o->in[0], row);
     float *y = cpu_row(d, o->out, row), scale = (float)(1.0 / sqrt((double)o->n[0]));
-    if (!o->n[1])
-        for (int i = 0; i < n; i++) y[i] = x[i] * s[i];
+    if (!o->n[1]) d->k.mul(y, x, s, n);
     d->k.hadamard(y, n, o->n[0], scale);
-    if (o->n[1])
-        for (int i = 0; i < n; i++) y[i] *= s[i];
+    if (o->n[1]) d->k.mul(y, y, s, n);
 }
 
 static void add_gated(const cpu_ctx *c, int row)
