@@ -2,7 +2,7 @@
 """Makes tokenizer.json (and tokenizer_config.json) from vocabularies in other formats, independently of src/text/gguf_vocab.c,
 which does the first two as well: comparing both checks it.
 
-  make_tokenizers.py gguf FILE... OUT_DIR     a GGUF file (several parts are joined) with a gpt2 or llama vocabulary
+  make_tokenizers.py gguf FILE... OUT_DIR     a GGUF file (several parts are joined) with a gpt2, llama or gemma4 vocabulary
   make_tokenizers.py tiktoken FILE OUT_DIR    Qwen 3.5's base64 ranks
 
 Rules for missing merges.
@@ -95,7 +95,7 @@ def from_gguf(files, out):
         return default if f is None else f.contents()
 
     tokens, types = get("tokens"), get("token_type")
-    if get("model") == "llama":
+    if get("model") in ("llama", "gemma4"):
         tokens = [t.replace(" ", "\u2581") if types[i] == 4 and not t.strip(" ") else t for i, t in enumerate(tokens)]
     specials = [added(i, t, types[i] != 4) for i, t in enumerate(tokens) if types[i] in (2, 3, 4)]
     vocab = {t: i for i, t in enumerate(tokens)}
@@ -108,6 +108,13 @@ def from_gguf(files, out):
         assert get("pre") == "smollm", get("pre")
         pre = {"type": "Sequence", "pretokenizers": [{"type": "Digits", "individual_digits": True}, byte_level(True)]}
         doc = document(None, pre, None, byte_level(True), bpe(vocab, [m.split(" ") for m in get("merges")]), specials)
+    elif get("model") == "gemma4":  # has its merges; the published tokenizer adds no <bos>, the chat template writes it
+        norm = {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}
+        pre = {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False}
+        dec = [{"type": "Replace", "pattern": {"String": "\u2581"}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"}]
+        model = bpe(vocab, [m.split(" ") for m in get("merges")], unk_token=config["unk_token"], fuse_unk=True, byte_fallback=True)
+        doc = document(norm, pre, None, {"type": "Sequence", "decoders": dec}, model, specials)
+        config["add_bos_token"] = False
     else:
         assert get("model") == "llama"
         prefix = bool(get("add_space_prefix", True))
@@ -155,16 +162,16 @@ def from_tiktoken(path, out):
         ranks[base64.b64decode(t)] = int(r)
     chars = byte_chars()
     text = lambda b: "".join(chars[x] for x in b)
-    merges = []
+    merges, without = [], 0
     for t, r in sorted(ranks.items(), key=lambda x: x[1]):
         if len(t) > 1:
             p = last_merge(ranks, t, r)
             if p is None or p[0] not in ranks or p[1] not in ranks:
-                print("no merge makes", t)
+                without += 1
                 continue
             merges.append([text(p[0]), text(p[1])])
     vocab = {text(t): r for t, r in ranks.items()}
-    print(len(vocab), "tokens", len(merges), "merges")
+    print(len(vocab), "tokens", len(merges), "merges,", without, "tokens that no merge makes")
     first = len(vocab)
     specials = [added(first + i, s, s not in QWEN_PLAIN) for i, s in enumerate(QWEN_SPECIAL)]
     pre = {"type": "Sequence", "pretokenizers": [

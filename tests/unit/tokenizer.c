@@ -1,5 +1,5 @@
 /* The tokenizer against expected ids of Hugging Face's tokenizers (tests/reference/make_tokenizer_tests.py made the data):
- * combinations of components, three real vocabularies cut small and, where CB_MODELS names a folder with the real ones, those
+ * combinations of components, four real vocabularies cut small and, where CB_MODELS names a folder with the real ones, those
  * in full. Every case is also decoded, whole and incrementally. */
 #include "base/json.h"
 #include "base/mem.h"
@@ -193,6 +193,7 @@ static void check_real(const char *dir, const char *cases)
 static void test_smollm2_small(void **state) { check_real(DATA "smollm2-small", DATA "smollm2-small/cases.jsonl"); }
 static void test_gemma3_small(void **state) { check_real(DATA "gemma3-small", DATA "gemma3-small/cases.jsonl"); }
 static void test_qwen35_small(void **state) { check_real(DATA "qwen35-small", DATA "qwen35-small/cases.jsonl"); }
+static void test_gemma4_small(void **state) { check_real(DATA "gemma4-small", DATA "gemma4-small/cases.jsonl"); }
 
 /* $CB_MODELS/NAME/tokenizer.json, or a skip that says what is missing. */
 static void check_full(const char *name)
@@ -345,7 +346,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_parts), cmocka_unit_test(test_smollm2_small), cmocka_unit_test(test_gemma3_small),
-        cmocka_unit_test(test_qwen35_small), cmocka_unit_test(test_smollm2_full), cmocka_unit_test(test_gemma3_full),
+        cmocka_unit_test(test_qwen35_small), cmocka_unit_test(test_gemma4_small), cmocka_unit_test(test_smollm2_full), cmocka_unit_test(test_gemma3_full),
         cmocka_unit_test(test_qwen35_full), cmocka_unit_test(test_threads), cmocka_unit_test(test_no_memory),
         cmocka_unit_test(test_long_pieces), cmocka_unit_test(test_api_edges),
     };
