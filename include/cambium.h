@@ -168,7 +168,13 @@ CB_API int cb_detok_end(cb_detok *d, const char **text, size_t *n, cb_err *err);
 
 /* Opens the chat template of `dir`: chat_template.jinja, else tokenizer_config.json's chat_template. */
 CB_API int cb_template_open(const char *dir, cb_template **out, cb_err *err);
+/* The one of several templates that the checkpoint calls `name` ("default", "tool_use", ...), for all requests. */
+CB_API int cb_template_open_named(const char *dir, const char *name, cb_template **out, cb_err *err);
+/* A template from n bytes of text with the checkpoint's special tokens; `name` is shown in errors. */
+CB_API int cb_template_open_text(const char *dir, const char *name, const char *text, size_t n, cb_template **out, cb_err *err);
 CB_API void cb_template_close(cb_template *t);
+/* Its text as it was read (of the default one, where there are two). Borrowed. */
+CB_API const char *cb_template_source(const cb_template *t);
 /* Renders with the variables of `json` (an object: messages, tools, add_generation_prompt, any other) on top of the
  * tokenizer's special tokens (bos_token, ...). The caller frees *out with free(). Errors: CB_EFORMAT with line and column
  * of the template, CB_EUSAGE for raise_exception and bad JSON. */

@@ -11,6 +11,7 @@ enum { MAX_JSON_FILE = 64 << 20 }; /* tokenizer_config.json lists every added to
 struct cb_template {
     cb_jinja *main, *tools; /* tools: for requests with tools, or NULL */
     json_t *base;           /* variables a request may override */
+    char *text;             /* what main (or else tools) was parsed from */
 };
 
 void cb_template_close(cb_template *t)
@@ -19,6 +20,7 @@ void cb_template_close(cb_template *t)
     cb_jinja_close(t->main);
     cb_jinja_close(t->tools);
     json_decref(t->base);
+    cb_free(t->text);
     cb_free(t);
 }
 
@@ -88,41 +90,51 @@ static int new_template(cb_template **out, cb_err *err)
     return 0;
 }
 
+/* Parses into t->main or t->tools, and keeps the text of the first. */
+static int parse(cb_template *t, cb_jinja **to, const char *name, const char *text, size_t n, cb_err *err)
+{
+    int rc = cb_jinja_parse(name, text, n, to, err);
+    if (rc < 0 || (t->text && to != &t->main)) return rc;
+    cb_free(t->text);
+    return (t->text = cb_strndup(text, n)) ? 0 : no_memory(err);
+}
+
 int cb_template_from_text(const char *name, const char *text, size_t n, const json_t *specials, cb_template **out, cb_err *err)
 {
     cb_template *t = NULL;
     *out = NULL;
     int rc = new_template(&t, err);
     if (rc == 0 && specials) rc = put_specials(t->base, specials, err);
-    if (rc == 0) rc = cb_jinja_parse(name, text, n, &t->main, err);
+    if (rc == 0) rc = parse(t, &t->main, name, text, n, err);
     if (rc == 0) *out = t;
     else cb_template_close(t);
     return rc;
 }
 
-static int parse_file(const char *dir, const char *name, cb_jinja **out, cb_err *err)
+static int parse_file(cb_template *t, cb_jinja **to, const char *dir, const char *name, cb_err *err)
 {
     char *text;
     size_t n;
     int rc = cb_file_read(dir, name, CB_JINJA_MAX_TEXT, &text, &n, err);
     if (rc < 0) return rc;
-    rc = cb_jinja_parse(name, text, n, out, err);
+    rc = parse(t, to, name, text, n, err);
     cb_free(text);
     return rc;
 }
 
-static int parse_string(const char *where, const json_t *s, cb_jinja **out, cb_err *err)
+static int parse_string(cb_template *t, cb_jinja **to, const char *where, const json_t *s, cb_err *err)
 {
-    return cb_jinja_parse(where, json_string_value(s), json_string_length(s), out, err);
+    return parse(t, to, where, json_string_value(s), json_string_length(s), err);
 }
 
-/* chat_template: a string, or [{"name": "default", "template": "..."}, {"name": "tool_use", ...}]. 0 with t->main NULL: none. */
-static int parse_field(cb_template *t, const json_t *v, const char *file, cb_err *err)
+/* chat_template: a string, or [{"name": "default", "template": "..."}, {"name": "tool_use", ...}]. 0 with t->main NULL: none.
+ * With `wanted`, only the entry of that name counts, for all requests. */
+static int parse_field(cb_template *t, const json_t *v, const char *file, const char *wanted, cb_err *err)
 {
     char where[96];
     if (!v || json_is_null(v)) return 0;
     snprintf(where, sizeof where, "chat_template of %s", file);
-    if (json_is_string(v)) return parse_string(where, v, &t->main, err);
+    if (json_is_string(v)) return wanted && strcmp(wanted, "default") != 0 ? 0 : parse_string(t, &t->main, where, v, err);
     if (!json_is_array(v)) return cb_fail(err, CB_EFORMAT, "%s: chat_template is neither a string nor a list", file);
     int rc = 0;
     for (size_t i = 0; rc == 0 && i < json_array_size(v); i++) {
@@ -131,46 +143,76 @@ static int parse_field(cb_template *t, const json_t *v, const char *file, cb_err
             return cb_fail(err, CB_EFORMAT, "%s: chat_template[%zu] has no name or no template", file, i);
         bool tools = !strcmp(json_string_value(name), "tool_use"), usual = !strcmp(json_string_value(name), "default");
         cb_jinja **to = tools ? &t->tools : usual ? &t->main : NULL;
-        snprintf(where, sizeof where, "chat_template '%s' of %s", tools ? "tool_use" : "default", file);
-        if (to && !*to) rc = parse_string(where, text, to, err);
+        if (wanted) to = !strcmp(json_string_value(name), wanted) ? &t->main : NULL;
+        snprintf(where, sizeof where, "chat_template '%.40s' of %s", json_string_value(name), file);
+        if (to && !*to) rc = parse_string(t, to, where, text, err);
     }
-    if (rc == 0 && !t->main && !t->tools)
+    if (rc == 0 && !wanted && !t->main && !t->tools)
         rc = cb_fail(err, CB_EFORMAT, "%s: chat_template has neither \"default\" nor \"tool_use\"", file);
     return rc;
 }
 
 /* The special tokens of one file (absent: fine) and, when none is known yet, its chat_template. */
-static int read_config(cb_template *t, const char *dir, const char *file, bool want_template, cb_err *err)
+static int read_config(cb_template *t, const char *dir, const char *file, bool want_template, const char *name, cb_err *err)
 {
     json_t *config;
     if (!cb_file_exists(dir, file)) return 0;
     int rc = cb_json_file(dir, file, MAX_JSON_FILE, &config, err);
     if (rc < 0) return rc;
     rc = put_specials(t->base, config, err);
-    if (rc == 0 && want_template && !t->main && !t->tools) rc = parse_field(t, json_object_get(config, "chat_template"), file, err);
+    if (rc == 0 && want_template && !t->main && !t->tools) rc = parse_field(t, json_object_get(config, "chat_template"), file, name, err);
     json_decref(config);
     return rc;
 }
 
-int cb_template_open(const char *dir, cb_template **out, cb_err *err)
+/* additional_chat_templates/NAME.jinja, where NAME is no path; chat_template.jinja for the name "default". */
+static int read_named_file(cb_template *t, const char *dir, const char *name, cb_err *err)
+{
+    char file[160];
+    if (!strcmp(name, "default") && cb_file_exists(dir, "chat_template.jinja")) return parse_file(t, &t->main, dir, "chat_template.jinja", err);
+    if (strchr(name, '/') || strlen(name) > 100) return 0;
+    snprintf(file, sizeof file, "additional_chat_templates/%s.jinja", name);
+    return cb_file_exists(dir, file) ? parse_file(t, &t->main, dir, file, err) : 0;
+}
+
+/* name (may be NULL): the one template for all requests. text (may be NULL): not the checkpoint's template, but this one. */
+static int open_any(const char *dir, const char *name, const char *text, size_t n, cb_template **out, cb_err *err)
 {
     static const char tools_file[] = "additional_chat_templates/tool_use.jinja";
     cb_template *t = NULL;
     *out = NULL;
     int rc = new_template(&t, err);
     if (rc < 0) return rc;
-    if (cb_file_exists(dir, "chat_template.jinja")) {
-        rc = parse_file(dir, "chat_template.jinja", &t->main, err);
-        if (rc == 0 && cb_file_exists(dir, tools_file)) rc = parse_file(dir, tools_file, &t->tools, err);
+    if (text) rc = parse(t, &t->main, name, text, n, err);
+    else if (name) rc = read_named_file(t, dir, name, err);
+    else if (cb_file_exists(dir, "chat_template.jinja")) {
+        rc = parse_file(t, &t->main, dir, "chat_template.jinja", err);
+        if (rc == 0 && cb_file_exists(dir, tools_file)) rc = parse_file(t, &t->tools, dir, tools_file, err);
     }
-    if (rc == 0) rc = read_config(t, dir, "special_tokens_map.json", false, err);
-    if (rc == 0) rc = read_config(t, dir, "tokenizer_config.json", true, err);
-    if (rc == 0) rc = read_config(t, dir, "chat_template.json", true, err);
-    if (rc == 0 && !t->main && !t->tools) rc = cb_fail(err, CB_ENOTFOUND, "%s: the checkpoint has no chat template", dir);
+    if (rc == 0) rc = read_config(t, dir, "special_tokens_map.json", false, NULL, err);
+    if (rc == 0) rc = read_config(t, dir, "tokenizer_config.json", !text, name, err);
+    if (rc == 0) rc = read_config(t, dir, "chat_template.json", !text, name, err);
+    if (rc == 0 && !t->main && !t->tools)
+        rc = name ? cb_fail(err, CB_ENOTFOUND, "%.300s: the checkpoint has no chat template called %.60s", dir, name)
+                  : cb_fail(err, CB_ENOTFOUND, "%s: the checkpoint has no chat template", dir);
     if (rc == 0) *out = t;
     else cb_template_close(t);
     return rc;
 }
+
+int cb_template_open(const char *dir, cb_template **out, cb_err *err) { return open_any(dir, NULL, NULL, 0, out, err); }
+
+int cb_template_open_named(const char *dir, const char *name, cb_template **out, cb_err *err)
+{
+    return open_any(dir, name, NULL, 0, out, err);
+}
+
+int cb_template_open_text(const char *dir, const char *name, const char *text, size_t n, cb_template **out, cb_err *err)
+{
+    return open_any(dir, name, text, n, out, err);
+}
+
+const char *cb_template_source(const cb_template *t) { return t->text; }
 
 /* ---- rendering ---- */
 
