@@ -5,6 +5,7 @@
 #include "cli/commands.h"
 #include "cli/prompt.h"
 #include "cli/term.h"
+#include "cli/view.h"
 #include <errno.h>
 #include <histedit.h>
 #include <limits.h>
@@ -164,12 +165,6 @@ static const char chat_help[] = "/help      this text\n"
                                 "A line that ends in \\ goes on in the next; \"\"\" begins and ends a longer text.\n"
                                 "Ctrl-C stops an answer or drops the line; twice within a second leaves.\n";
 
-static int write_and_keep(void *ctx, const char *text, size_t n)
-{
-    cb_buf_put(ctx, text, n);
-    return run_write_text(NULL, text, n);
-}
-
 /* The conversation, and what it looked like after the latest answer: rendered text and the ids that stand for it. The ids are
  * those the model produced, which are not always those that encoding its text would give; keeping them keeps the session. */
 typedef struct talk {
@@ -206,11 +201,13 @@ static void forget(talk *t)
     cb_buf_init(&t->ids, 0);
 }
 
-/* After an answer: what the next turn can go on from. A text cut by a stop string has no ids of its own. */
-static void remember(talk *t, const char *prompt, size_t n, const cb_buf *ids, const cb_buf *answer, const gen_result *r)
+/* After an answer: what the next turn can go on from. A text cut by a stop string has no ids of its own, and how a template
+ * repeats reasoning is its own affair. */
+static void remember(talk *t, const char *prompt, size_t n, const cb_buf *ids, const view *v, const gen_result *r)
 {
+    const cb_buf *answer = &v->text;
     forget(t);
-    if (r->stop_reason) return;
+    if (r->stop_reason || v->thought.n || r->n_thought) return;
     int n_out = r->n_out - !strcmp(r->finish, "stop"); /* the end token is not part of the answer */
     cb_buf_put(&t->text, prompt, n);
     cb_buf_put(&t->text, answer->data, answer->n);
@@ -225,28 +222,29 @@ static int turn(gen *g, const cli_opts *o, gen_params *p, talk *t, const cb_buf 
     gen_result r;
     char *prompt = NULL;
     size_t n = 0, before = json_array_size(t->messages);
-    cb_buf ids, answer;
+    cb_buf ids;
+    view v;
     cb_buf_init(&ids, 0);
-    cb_buf_init(&answer, 0);
-    p->text = write_and_keep;
-    p->text_ctx = &answer;
+    view_begin(&v, o, p);
     int rc = prompt_add(g->m, t->messages, "user", text->data, text->n, err);
     if (rc == 0) rc = encode_talk(g, o, t, &ids, &prompt, &n, err);
+    if (rc == 0) p->opened = cli_reasoning_opened(p->reasoning, prompt, n);
     if (rc == 0) rc = gen_answer(g, (const int32_t *)(const void *)ids.data, (int)(ids.n / sizeof(int32_t)), p, &r, err);
     if (rc == 0) {
-        if (!answer.n || answer.data[answer.n - 1] != '\n') putchar('\n');
+        view_end(&v, false);
         rc = cli_flush(err);
         if (!strcmp(r.finish, "interrupted")) cli_note(o, "(stopped)");
         if (!strcmp(r.finish, "length")) cli_note(o, "(cut off: the limit of tokens is reached)");
         run_note_speed(o, &r);
-        if (rc == 0) rc = prompt_add(g->m, t->messages, "assistant", answer.data ? answer.data : "", answer.n, err);
-        if (rc == 0) remember(t, prompt, n, &ids, &answer, &r);
+        if (rc == 0) rc = prompt_add(g->m, t->messages, "assistant", v.text.data ? v.text.data : "", v.text.n, err);
+        if (rc == 0 && v.thought.n) rc = prompt_add_reasoning(g->m, t->messages, v.thought.data, v.thought.n, err);
+        if (rc == 0) remember(t, prompt, n, &ids, &v, &r);
     }
     if (rc < 0)
         while (json_array_size(t->messages) > before) json_array_remove(t->messages, json_array_size(t->messages) - 1);
     free(prompt);
     cb_buf_fini(&ids);
-    cb_buf_fini(&answer);
+    view_fini(&v);
     return rc;
 }
 
@@ -261,7 +259,7 @@ int chat_loop(gen *g, const cli_opts *o, gen_params *p, cb_err *err)
     forget(&t);
     if (!t.messages) return cb_fail(err, CB_ENOMEM, "no memory for the conversation");
     int rc = editor_open(&ed, err);
-    if (rc == 0) cli_note(o, "%s on %s. /help for help.", g->m->name, g->m->info.device);
+    if (rc == 0) cli_note(o, "%s on %s, context of %d tokens. /help for help.", g->m->name, g->m->info.device, g->m->info.ctx_size);
     while (rc == 0) {
         cb_buf_init(&text, MAX_MESSAGE);
         int got = read_message(&ed, &text);
@@ -272,7 +270,7 @@ int chat_loop(gen *g, const cli_opts *o, gen_params *p, cb_err *err)
             break;
         }
         if (got == LINE_CANCELLED) cli_note(o, "(again within a second to leave)");
-        else if (!cb_buf_ok(&text)) cli_note(o, "error: the message is longer than %d bytes", MAX_MESSAGE);
+        else if (!cb_buf_ok(&text)) cli_log(o, CLI_ERROR, "the message is longer than %d bytes", MAX_MESSAGE);
         else if (text.n && !strcmp(text.data, "/help")) fputs(chat_help, stderr);
         else if (text.n && !strcmp(text.data, "/reset")) {
             json_decref(t.messages);
@@ -285,7 +283,7 @@ int chat_loop(gen *g, const cli_opts *o, gen_params *p, cb_err *err)
             rc = turn(g, o, p, &t, &text, err);
             if (rc == CB_EINTR || rc == CB_ECONTEXT || rc == CB_EUSAGE) { /* the conversation goes on without that turn */
                 if (rc == CB_EINTR) cli_note(o, "(stopped)");
-                else fprintf(stderr, "error: %s%s\n", err->text, rc == CB_ECONTEXT ? "; or /reset" : "");
+                else cli_log(o, CLI_ERROR, "%s%s", err->text, rc == CB_ECONTEXT ? "; or /reset" : "");
                 rc = 0;
             }
         }

@@ -23,8 +23,6 @@ int cmd_version(const cli_opts *o, cb_err *err);
 
 /* chat.c: the interactive part of run. */
 int chat_loop(gen *g, const cli_opts *o, gen_params *p, cb_err *err);
-/* run.c: writes answer text to stdout at once; control characters do not reach a terminal. */
-int run_write_text(void *ctx, const char *text, size_t n);
 /* "prompt 23 tokens, ..." on stderr. */
 void run_note_speed(const cli_opts *o, const gen_result *r);
 #endif

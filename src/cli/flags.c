@@ -1,5 +1,8 @@
 #include "cli/flags.h"
 #include "base/env.h"
+#include "base/file.h"
+#include "cli/settings.h"
+#include "cli/term.h"
 #include <ctype.h>
 #include <errno.h>
 #include <limits.h>
@@ -11,8 +14,12 @@
 #define AT(f) offsetof(cli_opts, f)
 
 const cli_flag cli_flags_common[] = {
-    { "quiet", "q", CLI_BOOL, AT(quiet), NULL, "only results and errors" },
-    { "verbose", "v", CLI_BOOL, AT(verbose), NULL, "settings in force and more timings on stderr" },
+    { "quiet", "q", CLI_SET, AT(log_level), "error", "only results and errors: --log-level error" },
+    { "verbose", "v", CLI_SET, AT(log_level), "debug", "settings in force and more timings: --log-level debug" },
+    { "log-level", NULL, CLI_TEXT, AT(log_level), "LEVEL", "error, warn, info (default) or debug" },
+    { "log-format", NULL, CLI_TEXT, AT(log_format), "text|json", "text (default), or one JSON object a line" },
+    { "log-file", NULL, CLI_TEXT, AT(log_file), "FILE", "append messages to FILE instead of stderr (errors go to both)" },
+    { "config", NULL, CLI_TEXT, AT(config), "FILE", "settings file; default: cambium/config.toml in $XDG_CONFIG_HOME or ~/.config" },
     { "help", "h", CLI_BOOL, AT(help), NULL, "this text" },
     { 0 },
 };
@@ -29,7 +36,14 @@ const cli_flag cli_flags_model[] = {
     { "device", NULL, CLI_TEXT, AT(device), "NAME", "auto, cpu, cpu:c, cpu:avx2, cpu:avx512, cuda, cuda:N" },
     { "threads", "t", CLI_INT, AT(threads), "N", "CPU threads; default: physical cores" },
     { "memory-limit", NULL, CLI_SIZE, AT(memory_limit), "SIZE", "most memory for the KV cache and scratch" },
-    { "prefill-chunk", "max-batch-tokens", CLI_INT, AT(prefill_chunk), "N", "prompt tokens in one step" },
+    { "memory-floor", NULL, CLI_SIZE, AT(memory_floor), "SIZE", "memory to leave free" },
+    { "prefill-chunk", "max-batch-tokens max-num-batched-tokens", CLI_INT, AT(prefill_chunk), "N", "prompt tokens in one step" },
+    { "kv-dtype", "kv-cache-dtype", CLI_TEXT, AT(kv_dtype), "TYPE", "how keys and values are stored: auto or int16, the arithmetic's own" },
+    { "cache-type-k", "-ctk", CLI_TEXT, AT(kv_k), "TYPE", "the same for keys alone" },
+    { "cache-type-v", "-ctv", CLI_TEXT, AT(kv_v), "TYPE", "the same for values alone" },
+    { "speculative", NULL, CLI_TEXT, AT(speculative), "auto|off", "drafts (this build has none; they would change speed only)" },
+    { "draft-model", NULL, CLI_TEXT, AT(draft_model), "MODEL", "not in this build" },
+    { "num-draft-tokens", NULL, CLI_INT, AT(num_draft_tokens), "N", "not in this build" },
     { 0 },
 };
 const cli_flag cli_flags_sampling[] = {
@@ -48,6 +62,8 @@ const cli_flag cli_flags_sampling[] = {
     { "sampler-profile", NULL, CLI_TEXT, AT(profile), "NAME", "hf, vllm, mlx or llamacpp: order of operations, windows and ties" },
     { "samplers", NULL, CLI_TEXT, AT(samplers), "LIST", "explicit order, as penalties,temperature,top_k,top_p,min_p" },
     { "generation-config", NULL, CLI_TEXT, AT(generation_config), "auto|none", "take sampling values from the checkpoint, or not" },
+    { "json-schema", NULL, CLI_TEXT, AT(json_schema), "FILE", "not in this build" },
+    { "grammar", NULL, CLI_TEXT, AT(grammar), "FILE", "not in this build" },
     { 0 },
 };
 const cli_flag cli_flags_prompt[] = {
@@ -60,10 +76,20 @@ void cli_opts_init(cli_opts *o)
 {
     memset(o, 0, sizeof *o);
     int64_t *ints[] = { &o->ctx_size, &o->threads, &o->memory_limit, &o->prefill_chunk, &o->top_k, &o->repeat_last_n,
-                        &o->seed, &o->max_tokens, &o->batch_with, &o->steps, &o->top };
+                        &o->seed, &o->max_tokens, &o->batch_with, &o->steps, &o->top, &o->memory_floor,
+                        &o->num_draft_tokens, &o->reasoning_budget };
     for (size_t i = 0; i < sizeof ints / sizeof *ints; i++) *ints[i] = INT64_MIN;
     o->temp = o->top_p = o->min_p = o->repeat_penalty = o->presence_penalty = o->frequency_penalty = NAN;
     o->kl_mean = o->dmax = o->margin = NAN;
+    o->level = CLI_INFO;
+    cb_arena_init(&o->owned, 64 << 20);
+}
+
+void cli_opts_fini(cli_opts *o)
+{
+    if (o->log) fclose(o->log);
+    cb_arena_fini(&o->owned);
+    memset(o, 0, sizeof *o);
 }
 
 /* ---- values ---- */
@@ -112,6 +138,7 @@ static int put_value(const cli_flag *f, const char *shown, const char *value, cl
     errno = 0;
     switch (f->type) {
     case CLI_BOOL: *(bool *)at = true; return 0;
+    case CLI_SET: *(const char **)at = f->arg; return 0;
     case CLI_TEXT:
     case CLI_OPTIONAL: *(const char **)at = value; return 0;
     case CLI_LIST: {
@@ -156,8 +183,8 @@ static bool flag_is(const cli_flag *f, const char *word, size_t n, bool is_short
 {
     if (!is_short && same_word(f->name, word, n)) return true;
     for (const char *a = f->aliases; a && *a; a += strcspn(a, " "), a += *a == ' ') {
-        bool letter = strcspn(a, " ") == 1;
-        if (letter == is_short && same_word(a, word, n)) return true;
+        bool dash = *a == '-', letter = dash || strcspn(a, " ") == 1;
+        if (letter == is_short && same_word(a + dash, word, n)) return true;
     }
     return false;
 }
@@ -228,7 +255,47 @@ static int unknown_flag(const cli_cmd *c, const char *word, cb_err *err)
     return cb_fail(err, CB_EUSAGE, "unknown flag %.60s of `cambium %s`; try `cambium help %s`", word, c->name, c->name);
 }
 
-/* ---- the line ---- */
+/* ---- where values come from ---- */
+
+static bool takes_value(const cli_flag *f) { return f->type != CLI_BOOL && f->type != CLI_SET && f->type != CLI_OPTIONAL; }
+
+/* --no-quiet, `verbose = false`, CAMBIUM_JSON=0. */
+static void put_no(const cli_flag *f, cli_opts *o)
+{
+    char *at = (char *)o + f->offset;
+    if (f->type == CLI_BOOL) *(bool *)at = false;
+    else if (f->type == CLI_SET && *(const char **)at && !strcmp(*(const char **)at, f->arg)) *(const char **)at = NULL;
+}
+
+/* A list that came from elsewhere is replaced, not extended. */
+static void forget_list(const cli_flag *f, cli_opts *o, uint64_t *seen)
+{
+    uint64_t bit = (uint64_t)1 << (f->offset / 8 % 64);
+    if (f->type == CLI_LIST && !(*seen & bit)) ((cli_list *)((char *)o + f->offset))->n = 0;
+    if (f->type == CLI_LIST) *seen |= bit;
+}
+
+/* The values of a variable that stands for a repeatable flag are separated by commas. */
+static int put_variable(const cli_flag *f, const char *name, const char *v, cli_opts *o, cb_err *err)
+{
+    if (f->type == CLI_BOOL || f->type == CLI_SET) {
+        bool yes = !strcmp(v, "1") || !strcmp(v, "true") || !strcmp(v, "yes") || !strcmp(v, "on");
+        if (!yes && strcmp(v, "0") != 0 && strcmp(v, "false") != 0 && strcmp(v, "no") != 0 && strcmp(v, "off") != 0)
+            return cb_fail(err, CB_EUSAGE, "%s: %.40s is not 1 or 0", name, v);
+        if (!yes) put_no(f, o);
+        return yes ? put_value(f, name, NULL, o, err) : 0;
+    }
+    if (f->type != CLI_LIST) return put_value(f, name, v, o, err);
+    ((cli_list *)((char *)o + f->offset))->n = 0;
+    for (;;) {
+        size_t n = strcspn(v, ",");
+        const char *part = cb_arena_strndup(&o->owned, v, n);
+        if (!part) return cb_fail(err, CB_ENOMEM, "%s: no memory", name);
+        int rc = put_value(f, name, part, o, err);
+        if (rc < 0 || !v[n]) return rc;
+        v += n + 1;
+    }
+}
 
 static int read_variables(const cli_cmd *c, cli_opts *o, cb_err *err)
 {
@@ -240,25 +307,10 @@ static int read_variables(const cli_cmd *c, cli_opts *o, cb_err *err)
             name[n] = 0;
             const char *v = cb_env(name);
             if (!v || !strcmp(f->name, "help")) continue;
-            if (f->type == CLI_BOOL) {
-                bool yes = !strcmp(v, "1") || !strcmp(v, "true") || !strcmp(v, "yes") || !strcmp(v, "on");
-                if (!yes && strcmp(v, "0") != 0 && strcmp(v, "false") != 0 && strcmp(v, "no") != 0 && strcmp(v, "off") != 0)
-                    return cb_fail(err, CB_EUSAGE, "%s: %.40s is not 1 or 0", name, v);
-                *(bool *)((char *)o + f->offset) = yes;
-                continue;
-            }
-            int rc = put_value(f, name, v, o, err);
+            int rc = put_variable(f, name, v, o, err);
             if (rc < 0) return rc;
         }
     return 0;
-}
-
-/* A list that came from a variable is replaced, not extended, by flags. */
-static void forget_list(const cli_flag *f, cli_opts *o, uint64_t *seen)
-{
-    uint64_t bit = (uint64_t)1 << (f->offset / 8 % 64);
-    if (f->type == CLI_LIST && !(*seen & bit)) ((cli_list *)((char *)o + f->offset))->n = 0;
-    if (f->type == CLI_LIST) *seen |= bit;
 }
 
 static int parse_flag(const cli_cmd *c, int argc, char **argv, int *i, cli_opts *o, uint64_t *lists, cb_err *err)
@@ -267,12 +319,12 @@ static int parse_flag(const cli_cmd *c, int argc, char **argv, int *i, cli_opts 
     bool is_short = word[1] != '-';
     const char *name = word + (is_short ? 1 : 2), *eq = strchr(name, '=');
     size_t n = eq ? (size_t)(eq - name) : strlen(name);
-    const cli_flag *f = is_short && n != 1 ? NULL : find_flag(c, name, n, is_short);
+    const cli_flag *f = find_flag(c, name, n, is_short);
     if (!f && !is_short && !eq && !strncmp(name, "no-", 3)) {
         f = find_flag(c, name + 3, n - 3, false);
-        if (f && f->type != CLI_BOOL) return cb_fail(err, CB_EUSAGE, "%.60s: --%s takes a value and cannot be negated", word, f->name);
+        if (f && takes_value(f)) return cb_fail(err, CB_EUSAGE, "%.60s: --%s takes a value and cannot be negated", word, f->name);
         if (f) {
-            *(bool *)((char *)o + f->offset) = false;
+            put_no(f, o);
             return 0;
         }
     }
@@ -280,7 +332,7 @@ static int parse_flag(const cli_cmd *c, int argc, char **argv, int *i, cli_opts 
     char shown[64];
     snprintf(shown, sizeof shown, "%s%.*s", is_short ? "-" : "--", (int)(n < 50 ? n : 50), name);
     const char *value = eq ? eq + 1 : NULL;
-    if (f->type == CLI_BOOL) {
+    if (f->type == CLI_BOOL || f->type == CLI_SET) {
         if (value) return cb_fail(err, CB_EUSAGE, "%s takes no value; try --%s or --no-%s", shown, f->name, f->name);
     } else if (f->type == CLI_OPTIONAL) {
         if (!value) value = "";
@@ -292,16 +344,11 @@ static int parse_flag(const cli_cmd *c, int argc, char **argv, int *i, cli_opts 
     return put_value(f, shown, value, o, err);
 }
 
-int cli_parse(const cli_cmd *cmd, int argc, char **argv, cli_opts *o, cb_err *err)
+/* Variables and flags; the model given by name becomes the first argument. */
+static int parse_line(const cli_cmd *cmd, int argc, char **argv, cli_opts *o, cb_err *err)
 {
     uint64_t lists = 0;
     bool flags = true;
-    for (int i = 0; i < argc; i++) /* help works whatever else is wrong */
-        if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) {
-            o->help = true;
-            return 0;
-        } else if (!strcmp(argv[i], "--"))
-            break;
     int rc = read_variables(cmd, o, err);
     for (int i = 0; i < argc && rc == 0; i++) {
         if (flags && !strcmp(argv[i], "--")) flags = false;
@@ -323,6 +370,139 @@ int cli_parse(const cli_cmd *cmd, int argc, char **argv, cli_opts *o, cb_err *er
     return 0;
 }
 
+/* ---- the settings file ---- */
+
+enum { MAX_SETTINGS_FILE = 1 << 20 };
+
+void cli_settings_path(const cli_opts *o, char *path, size_t cap)
+{
+    const char *config = cb_env("XDG_CONFIG_HOME"), *home = cb_env("HOME");
+    int n = 0;
+    *path = 0;
+    if (o->config) n = snprintf(path, cap, "%s", o->config);
+    else if (config) n = snprintf(path, cap, "%s/cambium/config.toml", config);
+    else if (home) n = snprintf(path, cap, "%s/.config/cambium/config.toml", home);
+    if (n < 0 || (size_t)n >= cap || (!o->config && !cb_file_exists(NULL, path))) *path = 0;
+}
+
+/* Some command's flag of that name: NULL when there is none. */
+static const cli_flag *known_flag(const cli_cmd *all, int n_all, const char *key)
+{
+    const cli_flag *f = NULL;
+    for (int i = 0; i < n_all && !f; i++) f = find_flag(&all[i], key, strlen(key), false);
+    return f;
+}
+
+static const char *setting_name_at(const void *ctx, int i) { return ((const char *const *)ctx)[i]; }
+
+static int unknown_setting(const cli_cmd *all, int n_all, const char *path, const cli_setting *s, cb_err *err)
+{
+    const char *names[256], *near;
+    int n = 0;
+    for (int c = 0; c < n_all; c++)
+        for (int g = 0; all[c].groups[g]; g++)
+            for (const cli_flag *f = all[c].groups[g]; f->name && n < 256; f++) names[n++] = f->name;
+    near = cli_nearest(s->key, setting_name_at, names, n);
+    return cb_fail(err, CB_EUSAGE, "%.300s line %d: unknown setting %.60s%s%s%s", path, s->line, s->key, near ? "; did you mean " : "", near ? near : "",
+                   near ? "?" : "; each is the name of a long flag");
+}
+
+static int put_setting(const cli_flag *f, const char *path, const cli_setting *s, cli_opts *o, cb_err *err)
+{
+    char shown[400];
+    snprintf(shown, sizeof shown, "%.300s line %d: %.60s", path, s->line, s->key);
+    bool wants_bool = f->type == CLI_BOOL || f->type == CLI_SET;
+    if (wants_bool != s->is_bool) return cb_fail(err, CB_EUSAGE, "%s %s", shown, wants_bool ? "is true or false" : "takes a value, not true or false");
+    if (s->is_list && f->type != CLI_LIST) return cb_fail(err, CB_EUSAGE, "%s takes one value, not a list", shown);
+    if (wants_bool && !strcmp(s->values.v[0], "false")) {
+        put_no(f, o);
+        return 0;
+    }
+    if (f->type == CLI_LIST) ((cli_list *)((char *)o + f->offset))->n = 0;
+    int rc = 0;
+    for (int i = 0; i < s->values.n && rc == 0; i++) rc = put_value(f, shown, s->values.v[i], o, err);
+    return rc;
+}
+
+/* Puts the settings of one table (`sub`: the model's name, NULL for the top) that this command knows into o, and checks all. */
+static int put_settings(const cli_cmd *cmd, const cli_cmd *all, int n_all, const char *path, const cli_setting *first, const char *sub,
+                        cli_opts *o, const char **model, cb_err *err)
+{
+    int rc = 0;
+    for (const cli_setting *s = first; s && rc == 0; s = s->next) {
+        bool of_model = *s->table != 0;
+        if (of_model && (strcmp(s->table, "models") != 0 || !*s->sub))
+            return cb_fail(err, CB_EUSAGE, "%.300s line %d: [%.60s] is not known; there is [models.NAME]", path, s->line, s->table);
+        bool is_model = !strcmp(s->key, "model"), mine = sub ? of_model && !strcmp(s->sub, sub) : !of_model;
+        if (is_model && !of_model)
+            return cb_fail(err, CB_EUSAGE, "%.300s line %d: model belongs below [models.NAME], which gives it that name", path, s->line);
+        if (is_model && (s->is_list || s->is_bool)) return cb_fail(err, CB_EUSAGE, "%.300s line %d: model takes one text", path, s->line);
+        if (is_model) {
+            if (mine) *model = s->values.v[0];
+            continue;
+        }
+        const cli_flag *f = find_flag(cmd, s->key, strlen(s->key), false);
+        if (!strcmp(s->key, "config") || !strcmp(s->key, "help") || (!f && !known_flag(all, n_all, s->key)))
+            return unknown_setting(all, n_all, path, s, err);
+        if (f && mine) rc = put_setting(f, path, s, o, err);
+    }
+    return rc;
+}
+
+/* Reads everything again, the file first. The first reading, o, told which file and which model. */
+static int parse_with_file(const cli_cmd *cmd, const cli_cmd *all, int n_all, int argc, char **argv, const char *path, cli_opts *o, cb_err *err)
+{
+    const char *model = NULL, *name = cmd->takes_model && o->n_args ? o->args[0] : NULL;
+    cli_setting *settings;
+    char *text;
+    size_t n;
+    int rc = cb_file_read(NULL, path, MAX_SETTINGS_FILE, &text, &n, err);
+    if (rc < 0) return err->code = CB_EUSAGE;
+    cli_opts_fini(o);
+    cli_opts_init(o);
+    rc = cli_settings_parse(path, text, n, &o->owned, &settings, err);
+    cb_free(text);
+    if (rc == 0) rc = put_settings(cmd, all, n_all, path, settings, NULL, o, &model, err);
+    if (rc == 0 && name) rc = put_settings(cmd, all, n_all, path, settings, name, o, &model, err);
+    if (rc == 0) rc = parse_line(cmd, argc, argv, o, err);
+    if (rc == 0 && model) o->args[0] = model;
+    return rc;
+}
+
+/* ---- all of it ---- */
+
+static int check_log_flags(cli_opts *o, cb_err *err)
+{
+    static const char *const levels[] = { "error", "warn", "info", "debug" };
+    o->level = o->log_level ? -1 : CLI_INFO;
+    for (int i = 0; o->log_level && i < 4; i++)
+        if (!strcmp(o->log_level, levels[i])) o->level = i;
+    if (o->level < 0) {
+        o->level = CLI_INFO;
+        return cb_fail(err, CB_EUSAGE, "--log-level: %.40s is unknown; known are error, warn, info and debug", o->log_level);
+    }
+    o->log_json = o->log_format && !strcmp(o->log_format, "json");
+    if (o->log_format && !o->log_json && strcmp(o->log_format, "text") != 0)
+        return cb_fail(err, CB_EUSAGE, "--log-format: %.40s is neither text nor json", o->log_format);
+    return 0;
+}
+
+int cli_parse(const cli_cmd *cmd, const cli_cmd *all, int n_all, int argc, char **argv, cli_opts *o, cb_err *err)
+{
+    char path[4096];
+    for (int i = 0; i < argc; i++) /* help works whatever else is wrong */
+        if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) {
+            o->help = true;
+            return 0;
+        } else if (!strcmp(argv[i], "--"))
+            break;
+    int rc = parse_line(cmd, argc, argv, o, err);
+    if (rc < 0) return rc;
+    cli_settings_path(o, path, sizeof path);
+    if (*path && (rc = parse_with_file(cmd, all, n_all, argc, argv, path, o, err)) < 0) return rc;
+    return check_log_flags(o, err);
+}
+
 /* ---- help ---- */
 
 static void print_flag(const cli_flag *f)
@@ -330,15 +510,16 @@ static void print_flag(const cli_flag *f)
     char left[96];
     int n = snprintf(left, sizeof left, "  ");
     for (const char *a = f->aliases; a && *a; a += strcspn(a, " "), a += *a == ' ')
-        if (strcspn(a, " ") == 1) n += snprintf(left + n, sizeof left - (size_t)n, "-%c, ", *a);
+        if (*a == '-') n += snprintf(left + n, sizeof left - (size_t)n, "%.*s, ", (int)strcspn(a, " "), a);
+        else if (strcspn(a, " ") == 1) n += snprintf(left + n, sizeof left - (size_t)n, "-%c, ", *a);
     n += snprintf(left + n, sizeof left - (size_t)n, "--%s", f->name);
     if (f->type == CLI_OPTIONAL) n += snprintf(left + n, sizeof left - (size_t)n, "[=%s]", f->arg);
-    else if (f->arg) n += snprintf(left + n, sizeof left - (size_t)n, " %s", f->arg);
+    else if (f->arg && f->type != CLI_SET) n += snprintf(left + n, sizeof left - (size_t)n, " %s", f->arg);
     printf("%-32s%s%s", left, n > 31 ? "\n                                " : "", f->help);
     const char *sep = " (also ";
     for (const char *a = f->aliases; a && *a; a += strcspn(a, " "), a += *a == ' ') {
         int len = (int)strcspn(a, " ");
-        if (len == 1) continue;
+        if (len == 1 || *a == '-') continue;
         printf("%s--%.*s", sep, len, a);
         sep = ", ";
     }
@@ -352,5 +533,5 @@ void cli_help(const cli_cmd *cmd)
     printf("\nflags:\n");
     for (int g = 0; cmd->groups[g]; g++)
         for (const cli_flag *f = cmd->groups[g]; f->name; f++) print_flag(f);
-    printf("\nEach long flag may be set by a variable: --ctx-size by CAMBIUM_CTX_SIZE. Flags win.\n");
+    printf("\nEach long flag may be set by a variable: --ctx-size by CAMBIUM_CTX_SIZE, or in the settings file.\nFlags win, then variables.\n");
 }

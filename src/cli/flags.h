@@ -1,15 +1,17 @@
 /* flags.h: command lines from tables. One table entry holds a flag's spellings, type, place and help text; parsing, the
- * CAMBIUM_* variables, suggestions for misspellings and `--help` are all derived from it. */
+ * CAMBIUM_* variables, the settings file, suggestions for misspellings and `--help` are all derived from it. */
 #ifndef CB_CLI_FLAGS_H
 #define CB_CLI_FLAGS_H
 #include "base/err.h"
+#include "base/mem.h"
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 enum { CLI_MAX_ARGS = 64, CLI_MAX_LIST = 16 };
 
 typedef struct cli_list {
-    const char *v[CLI_MAX_LIST]; /* borrowed from argv or the environment */
+    const char *v[CLI_MAX_LIST]; /* borrowed from argv, or owned by cli_opts.owned */
     int n;
 } cli_list;
 
@@ -18,19 +20,29 @@ typedef struct cli_opts {
     const char *args[CLI_MAX_ARGS]; /* positional */
     int n_args;
     bool help;
-    bool quiet, verbose, json, offline;
+    bool json, offline;
+    /* what is said on stderr or in the log file (term.h) */
+    const char *log_level, *log_format, *log_file;
+    int level;     /* CLI_ERROR .. CLI_DEBUG, from log_level */
+    bool log_json;
+    FILE *log;     /* the open log file, or NULL */
     /* model and device */
-    const char *model, *device, *cache_dir, *config;
+    const char *model, *device, *cache_dir, *config, *kv_dtype, *kv_k, *kv_v;
     cli_list model_dirs;
-    int64_t ctx_size, threads, memory_limit, prefill_chunk;
+    int64_t ctx_size, threads, memory_limit, memory_floor, prefill_chunk;
+    const char *speculative, *draft_model;
+    int64_t num_draft_tokens;
     /* sampling */
     double temp, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty;
     int64_t top_k, repeat_last_n, seed, max_tokens;
     cli_list stop;
     const char *profile, *samplers, *generation_config;
     bool ignore_eos;
+    const char *json_schema, *grammar;
     /* prompts */
-    const char *prompt, *file, *system, *chat_template_kwargs;
+    const char *prompt, *file, *system, *chat_template, *chat_template_kwargs, *reasoning;
+    int64_t reasoning_budget;
+    bool hide_reasoning;
     cli_list image;
     bool raw, special, no_bos;
     /* looking inside */
@@ -41,16 +53,18 @@ typedef struct cli_opts {
     int64_t top;
     const char *full;
     double kl_mean, dmax, margin;
+    cb_arena owned; /* texts that came from the settings file or were cut out of a variable */
 } cli_opts;
 
-typedef enum cli_type { CLI_BOOL, CLI_INT, CLI_SIZE, CLI_REAL, CLI_TEXT, CLI_LIST, CLI_OPTIONAL } cli_type;
+/* CLI_SET: a flag without a value that stands for another one with a certain value (-q for --log-level error). */
+typedef enum cli_type { CLI_BOOL, CLI_INT, CLI_SIZE, CLI_REAL, CLI_TEXT, CLI_LIST, CLI_OPTIONAL, CLI_SET } cli_type;
 
 typedef struct cli_flag {
     const char *name;    /* "ctx-size"; NULL ends a table */
-    const char *aliases; /* "c max-model-len": a single letter is a short flag; NULL: none */
+    const char *aliases; /* "c max-model-len": a single letter is a short flag, as is a word written with its dash; NULL: none */
     cli_type type;
     size_t offset;       /* in cli_opts */
-    const char *arg;     /* placeholder in the help; NULL for booleans */
+    const char *arg;     /* placeholder in the help; NULL for booleans; CLI_SET: the value the flag stands for */
     const char *help;
 } cli_flag;
 
@@ -59,7 +73,7 @@ typedef struct cli_cmd {
     const char *args;    /* "MODEL [PROMPT]" */
     const char *summary; /* one line */
     const char *notes;   /* further paragraphs of the help; may be NULL */
-    const cli_flag *groups[7]; /* tables; NULL ends */
+    const cli_flag *groups[8]; /* tables; NULL ends */
     int min_args, max_args;    /* of positional arguments, where the first may be given by --model */
     bool takes_model;          /* -m MODEL stands for the first positional argument */
     int (*run)(const cli_opts *o, cb_err *err);
@@ -68,11 +82,16 @@ typedef struct cli_cmd {
 extern const cli_flag cli_flags_common[], cli_flags_model[], cli_flags_find[], cli_flags_sampling[], cli_flags_prompt[];
 
 void cli_opts_init(cli_opts *o);
-/* argv[0] is the first word after the command. Variables are read first, so flags win; a config file would be read before
- * them. CB_EUSAGE with a suggestion for an unknown flag. */
-int cli_parse(const cli_cmd *cmd, int argc, char **argv, cli_opts *o, cb_err *err);
+/* Frees what o owns and closes the log file. */
+void cli_opts_fini(cli_opts *o);
+/* argv[0] is the first word after the command; `all` is the table of commands. Read in this order, so that the later wins: the
+ * settings file, the part of it that is about this model, CAMBIUM_* variables, flags. o must be fresh. CB_EUSAGE with a
+ * suggestion for an unknown flag or setting. */
+int cli_parse(const cli_cmd *cmd, const cli_cmd *all, int n_all, int argc, char **argv, cli_opts *o, cb_err *err);
 /* The help text of one command, to stdout. */
 void cli_help(const cli_cmd *cmd);
+/* Path of the settings file: --config, or the usual place if a file is there; "" when there is none. */
+void cli_settings_path(const cli_opts *o, char *path, size_t cap);
 /* "4k", "2Gi", "512": k M G T are powers of 1000, Ki Mi Gi Ti of 1024; a B may follow. -1 when it is neither. */
 int64_t cli_size(const char *text);
 /* "250ms", "2s", "5m", "1h", "1.5" (seconds): microseconds, or -1. */

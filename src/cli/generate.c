@@ -1,6 +1,7 @@
 #include "cli/generate.h"
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/reason.h"
 #include "cli/term.h"
 #include <string.h>
 
@@ -99,19 +100,54 @@ int gen_feed(gen *g, const int32_t *ids, int n, gen_rows_fn each, void *ctx, int
 
 typedef struct outlet {
     const gen_params *p;
-    cb_stops stops;
+    cb_reason split;
+    cb_stops stops; /* see the answer only */
     cb_detok *detok;
     bool closed; /* the receiver wants no more */
+    bool no_memory;
+    int n_forced; /* ids of the closing delimiter still to be put in; < 0: not begun */
 } outlet;
+
+static void on_piece(void *ctx, int kind, const char *text, size_t n)
+{
+    outlet *o = ctx;
+    const gen_params *p = o->p;
+    if (kind == CB_REASON_RECLASSIFY) {
+        if (p->reclassify) p->reclassify(p->text_ctx);
+        return;
+    }
+    if (kind == CB_REASON_THOUGHT) {
+        if (p->thought && p->thought(p->text_ctx, text, n)) o->closed = true;
+        return;
+    }
+    char small[512 + CB_STOP_BYTES_MAX], *out = n <= 512 ? small : cb_alloc(n + CB_STOP_BYTES_MAX);
+    if (!out) {
+        o->no_memory = true;
+        return;
+    }
+    size_t m = cb_stops_put(&o->stops, text, n, out);
+    if (m && p->text && p->text(p->text_ctx, out, m)) o->closed = true;
+    if (out != small) cb_free(out);
+}
 
 static int emit(outlet *o, const char *text, size_t n, cb_err *err)
 {
-    char small[512 + CB_STOP_BYTES_MAX], *out = n <= 512 ? small : cb_alloc(n + CB_STOP_BYTES_MAX);
-    if (!out) return cb_fail(err, CB_ENOMEM, "no memory for %zu bytes of text", n);
-    size_t m = cb_stops_put(&o->stops, text, n, out);
-    if (m && o->p->text && o->p->text(o->p->text_ctx, out, m)) o->closed = true;
-    if (out != small) cb_free(out);
-    return 0;
+    cb_reason_put(&o->split, text, n, on_piece, o);
+    return o->no_memory ? cb_fail(err, CB_ENOMEM, "no memory for %zu bytes of text", n) : 0;
+}
+
+/* The text of a token. A special one is no text, unless it is the delimiter that is due. */
+static int emit_token(const gen *g, outlet *o, int32_t id, cb_err *err)
+{
+    const cli_reasoning *r = o->p->reasoning;
+    const char *text;
+    size_t n;
+    int rc = cb_detok_put(o->detok, id, &text, &n, err);
+    if (rc == 0 && n) rc = emit(o, text, n, err);
+    if (rc < 0 || !r || (id != r->open_id && id != r->close_id)) return rc;
+    bool due = id == r->open_id ? o->split.state == CB_REASON_START : o->split.state == CB_REASON_INSIDE || o->split.watch;
+    if (!due || !(text = cb_tokenizer_token(g->m->tok, id, &n))) return 0;
+    return emit(o, text, n, err);
 }
 
 static int emit_end(outlet *o, cb_err *err)
@@ -121,9 +157,19 @@ static int emit_end(outlet *o, cb_err *err)
     char out[CB_STOP_BYTES_MAX];
     int rc = cb_detok_end(o->detok, &text, &n, err);
     if (rc == 0 && n) rc = emit(o, text, n, err);
+    if (rc == 0) cb_reason_end(&o->split, on_piece, o);
     size_t m = cb_stops_end(&o->stops, out);
     if (rc == 0 && m && !o->closed && o->p->text) o->p->text(o->p->text_ctx, out, m);
     return rc;
+}
+
+/* The id that has to follow because the reasoning has used up its budget, or -1. */
+static int32_t forced_id(outlet *o, const gen_result *r)
+{
+    const cli_reasoning *g = o->p->reasoning;
+    if (!g || g->budget < 0) return -1;
+    if (o->n_forced < 0 && o->split.state == CB_REASON_INSIDE && r->n_thought >= g->budget) o->n_forced = g->n_close;
+    return o->n_forced > 0 ? g->close_ids[g->n_close - o->n_forced--] : -1;
 }
 
 static int answer_loop(gen *g, outlet *o, int n_prompt, gen_result *r, cb_err *err)
@@ -132,13 +178,13 @@ static int answer_loop(gen *g, outlet *o, int n_prompt, gen_result *r, cb_err *e
     int room = g->m->info.ctx_size - n_prompt + 1; /* the last token need not be fed */
     int limit = p->max_tokens > 0 && p->max_tokens < room ? p->max_tokens : room, rc = 0;
     double first = 0, start = cb_now();
-    const char *text;
-    size_t n;
     r->finish = "length";
     while (r->n_out < limit) {
         if (g->hash_mode == GEN_HASH_CHOSEN || (g->hash_mode == GEN_HASH_ALL && r->n_out > 0)) hash_rows(g, g->last, 1);
         int n_all = n_prompt + r->n_out;
-        int32_t id = cb_sampler_pick(g->sampler, p->sampling, g->last, g->ids, n_all, n_prompt, NULL, err);
+        int32_t id = forced_id(o, r);
+        bool inside = id < 0 && o->split.state == CB_REASON_INSIDE;
+        if (id < 0) id = cb_sampler_pick(g->sampler, p->sampling, g->last, g->ids, n_all, n_prompt, NULL, err);
         if (id < 0) return id;
         g->ids[n_all] = id;
         r->n_out++;
@@ -148,8 +194,8 @@ static int answer_loop(gen *g, outlet *o, int n_prompt, gen_result *r, cb_err *e
             r->finish = "stop";
             break;
         }
-        if ((rc = cb_detok_put(o->detok, id, &text, &n, err)) < 0) return rc;
-        if (n && (rc = emit(o, text, n, err)) < 0) return rc;
+        if ((rc = emit_token(g, o, id, err)) < 0) return rc;
+        r->n_thought += inside && o->split.state == CB_REASON_INSIDE;
         if (o->stops.matched >= 0) {
             r->finish = "stop";
             r->stop_reason = o->stops.stop[o->stops.matched];
@@ -167,9 +213,11 @@ static int answer_loop(gen *g, outlet *o, int n_prompt, gen_result *r, cb_err *e
 
 int gen_answer(gen *g, const int32_t *prompt, int n_prompt, const gen_params *p, gen_result *r, cb_err *err)
 {
-    outlet o = { .p = p };
+    outlet o = { .p = p, .n_forced = -1 };
+    const cli_reasoning *think = p->reasoning;
     memset(r, 0, sizeof *r);
     r->n_prompt = n_prompt;
+    cb_reason_init(&o.split, think ? think->open : NULL, think ? think->close : NULL, p->opened, think && think->asked);
     cb_stops_init(&o.stops);
     for (int i = 0; p->stop && i < p->stop->n; i++)
         if (cb_stops_add(&o.stops, p->stop->v[i], strlen(p->stop->v[i])) < 0)

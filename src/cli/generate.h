@@ -5,6 +5,7 @@
 #include "base/sha256.h"
 #include "base/stops.h"
 #include "cli/model.h"
+#include "cli/reasoning.h"
 
 /* Which logits rows a hash covers: none, those from which tokens were chosen, or those of every position. */
 enum { GEN_HASH_NONE, GEN_HASH_CHOSEN, GEN_HASH_ALL };
@@ -47,13 +48,18 @@ typedef struct gen_params {
     bool ignore_eos;
     const cli_list *stop;
     gen_text_fn text;
-    void *text_ctx;
+    void *text_ctx;                 /* also for the two below */
+    const cli_reasoning *reasoning; /* NULL: all is answer */
+    bool opened;                    /* the prompt ends inside the reasoning */
+    gen_text_fn thought;            /* reasoning text; NULL: dropped */
+    void (*reclassify)(void *ctx);  /* the answer text so far was reasoning; NULL: ignored */
 } gen_params;
 
 typedef struct gen_result {
     const char *finish;      /* "stop", "length", "interrupted" */
     const char *stop_reason; /* the stop string that ended it, or NULL */
     int n_prompt, n_cached, n_out; /* n_out counts the end token */
+    int n_thought;                 /* tokens inside the reasoning, delimiters apart */
     double prefill_s, first_s, decode_s; /* prompt; until the first token; from the first token to the last */
     const int32_t *out;      /* [n_out], borrowed from the gen */
 } gen_result;

@@ -12,7 +12,9 @@ static const cli_flag run_flags[] = {
     { "system", "system-prompt", CLI_TEXT, AT(system), "TEXT", "system message" },
     { "image", NULL, CLI_LIST, AT(image), "FILE", "an image for the prompt (models with vision)" },
     { "raw", NULL, CLI_BOOL, AT(raw), NULL, "no chat template: continue the text as it is" },
-    { "chat-template-kwargs", NULL, CLI_TEXT, AT(chat_template_kwargs), "JSON", "further variables for the template" },
+    { "reasoning", NULL, CLI_TEXT, AT(reasoning), "auto|on|off", "let the model think first: as its template does by default, yes, no" },
+    { "reasoning-budget", NULL, CLI_INT, AT(reasoning_budget), "N", "end the reasoning after N tokens; -1: no limit" },
+    { "hide-reasoning", NULL, CLI_BOOL, AT(hide_reasoning), NULL, "show the answer only" },
     { "json", NULL, CLI_BOOL, AT(json), NULL, "one JSON object at the end instead of streamed text" },
     { "hash", NULL, CLI_OPTIONAL, AT(hash), "all", "print the SHA-256 of the logits rows tokens were chosen from; all: of every position" },
     { "batch-with", NULL, CLI_INT, AT(batch_with), "N", "debug: share every step with N other sequences" },
@@ -43,6 +45,11 @@ static const cli_flag detokenize_flags[] = {
 };
 static const cli_flag template_flags[] = {
     { "tokens", NULL, CLI_BOOL, AT(ids), NULL, "the ids of the rendered prompt instead of its text" },
+    { "reasoning", NULL, CLI_TEXT, AT(reasoning), "auto|on|off", "sets the template's enable_thinking" },
+    { 0 },
+};
+static const cli_flag chat_template_flags[] = {
+    { "chat-template", NULL, CLI_TEXT, AT(chat_template), "FILE|NAME", "another template: a file, or one of several that the checkpoint names" },
     { "chat-template-kwargs", NULL, CLI_TEXT, AT(chat_template_kwargs), "JSON", "further variables for the template" },
     { 0 },
 };
@@ -66,12 +73,12 @@ static const cli_cmd commands[] = {
     { "run", NULL, "MODEL [PROMPT]", "Answers one prompt, or chats when there is none and stdin is a terminal",
       "The prompt is PROMPT, -p, -f or standard input. A prompt that does not fit the context is refused, never cut.\n"
       "Text goes to stdout, speeds to stderr. Ctrl-C stops the answer; a second one within a second exits.\n",
-      { cli_flags_prompt, run_flags, cli_flags_sampling, cli_flags_model, cli_flags_find }, 1, 2, true, cmd_run },
+      { cli_flags_prompt, run_flags, chat_template_flags, cli_flags_sampling, cli_flags_model, cli_flags_find }, 1, 2, true, cmd_run },
     { "import", NULL, "FILE.gguf OUT", "Turns a GGUF file into a checkpoint folder",
       "OUT appears whole or not at all; it must not exist, or be an empty folder.\n", { NULL }, 2, 2, false, cmd_import },
     { "list", "ls", "", "Lists the checkpoints in the cache and the model folders", NULL, { cli_flags_find, json_flags }, 0, 0, false, cmd_list },
     { "show", NULL, "MODEL", "Shows a model: config, formats, size, memory, template, end tokens, sampling values", NULL,
-      { cli_flags_find, json_flags, cli_flags_model }, 1, 1, true, cmd_show },
+      { json_flags, chat_template_flags, cli_flags_model, cli_flags_find }, 1, 1, true, cmd_show },
     { "plan", NULL, "MODEL", "Prints the recorded forward pass, one operation a line", NULL,
       { plan_flags, cli_flags_model, cli_flags_find }, 1, 1, true, cmd_plan },
     { "diff", NULL, "MODEL", "Runs a model on two devices and names the first operation whose bytes differ",
@@ -82,7 +89,7 @@ static const cli_cmd commands[] = {
     { "detokenize", NULL, "MODEL [ID...]", "Shows the text of token ids (or of those on standard input)", NULL,
       { detokenize_flags, cli_flags_find }, 1, CLI_MAX_ARGS, true, cmd_detokenize },
     { "template", NULL, "MODEL [FILE]", "Renders the chat template for a file of messages (JSON; - or none: standard input)",
-      "FILE holds an array of messages, or an object with messages, tools and other variables.\n", { template_flags, cli_flags_find }, 1, 2,
+      "FILE holds an array of messages, or an object with messages, tools and other variables.\n", { template_flags, chat_template_flags, cli_flags_find }, 1, 2,
       true, cmd_template },
     { "score", NULL, "MODEL [FILE]", "Log-likelihood and perplexity of a text",
       "A text longer than the context is scored in consecutive windows, each starting afresh.\n",
@@ -151,14 +158,19 @@ int main(int argc, char **argv)
     cli_cmd cmd = with_common(found);
     cli_opts o;
     cli_opts_init(&o);
-    if (is_help) o.help = true;
-    else if (cli_parse(&cmd, argc - 2, argv + 2, &o, &err) < 0) return cli_report(&err);
+    cli_cmd all[N_COMMANDS];
+    for (int i = 0; i < N_COMMANDS; i++) all[i] = with_common(&commands[i]);
     int rc = 0;
-    if (o.help) cli_help(&cmd);
-    else rc = cmd.run(&o, &err);
+    if (is_help) o.help = true;
+    else rc = cli_parse(&cmd, all, N_COMMANDS, argc - 2, argv + 2, &o, &err);
+    if (rc == 0) rc = cli_log_open(&o, &err);
+    if (rc == 0 && o.help) cli_help(&cmd);
+    else if (rc == 0) rc = cmd.run(&o, &err);
     if (rc >= 0) {
         int frc = cli_flush(&err);
         if (frc < 0) rc = frc;
     }
-    return rc < 0 ? cli_report(&err) : rc;
+    int code = rc < 0 ? cli_report(&o, &err) : rc;
+    cli_opts_fini(&o);
+    return code;
 }

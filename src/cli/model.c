@@ -1,6 +1,7 @@
 #include "cli/model.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "base/sys.h"
 #include "cli/term.h"
 #include <limits.h>
 #include <math.h>
@@ -25,6 +26,40 @@ static int in_range(int64_t v, int64_t lo, int64_t hi, const char *flag, cb_err 
     return cb_fail(err, CB_EUSAGE, "%s: %lld is outside %lld to %lld", flag, (long long)v, (long long)lo, (long long)hi);
 }
 
+/* What this build cannot do is refused, even where it would change nothing but speed. */
+static int check_engine_flags(const cli_opts *o, cb_err *err)
+{
+    const char *const kv[][2] = { { "--kv-dtype", o->kv_dtype }, { "-ctk", o->kv_k }, { "-ctv", o->kv_v } };
+    for (int i = 0; i < 3; i++)
+        if (kv[i][1] && strcmp(kv[i][1], "auto") != 0 && strcmp(kv[i][1], "int16") != 0)
+            return cb_fail(err, CB_EUSAGE, "%s %.40s: keys and values are stored as 16-bit integers with scales (int16), which is part of the "
+                           "arithmetic; leave it out", kv[i][0], kv[i][1]);
+    if (o->speculative && strcmp(o->speculative, "auto") != 0 && strcmp(o->speculative, "off") != 0)
+        return cb_fail(err, CB_EUSAGE, "--speculative %.40s: this build drafts nothing (it would change speed only); try off", o->speculative);
+    if (o->draft_model || o->num_draft_tokens != INT64_MIN)
+        return cb_fail(err, CB_EUSAGE, "%s: this build drafts nothing (it would change speed only); leave it out", o->draft_model ? "--draft-model" : "--num-draft-tokens");
+    return 0;
+}
+
+/* --memory-limit, and what --memory-floor leaves: 0 when neither is given. */
+static int memory_limit(const cli_opts *o, uint64_t *limit, cb_err *err)
+{
+    *limit = o->memory_limit > 0 ? (uint64_t)o->memory_limit : 0;
+    if (o->memory_floor <= 0) return 0;
+    uint64_t have = cb_memory_available(), floor = (uint64_t)o->memory_floor;
+    char a[32], b[32];
+    if (floor >= have) return cb_fail(err, CB_ENOMEM, "--memory-floor: %s are to stay free and %s are", cli_bytes(a, floor), cli_bytes(b, have));
+    if (!*limit || *limit > have - floor) *limit = have - floor;
+    return 0;
+}
+
+static void warn_of_gpus(const cli_opts *o, const cli_model *m)
+{
+    int n = cli_gpus();
+    if (n && (!o->device || !strcmp(o->device, "auto")) && !strncmp(m->info.device, "cpu", 3))
+        cli_log(o, CLI_WARN, "%d NVIDIA GPU%s here, but this build has no CUDA backend: running on %s", n, n > 1 ? "s" : "", m->info.device);
+}
+
 static int open_engine(cli_model *m, const cli_opts *o, int extra_sessions, int max_rows, cb_err *err)
 {
     cli_progress progress = { .opts = o };
@@ -32,24 +67,48 @@ static int open_engine(cli_model *m, const cli_opts *o, int extra_sessions, int 
     if (in_range(o->ctx_size, 0, INT_MAX, "--ctx-size", err) < 0 || in_range(o->threads, 0, 256, "--threads", err) < 0 ||
         in_range(chunk, 1, 65536, "--prefill-chunk", err) < 0)
         return CB_EUSAGE;
+    uint64_t limit = 0;
+    int rc = check_engine_flags(o, err);
+    if (rc == 0) rc = memory_limit(o, &limit, err);
+    if (rc < 0) return rc;
     cb_engine_opts eo = {
         .device = o->device,
         .n_threads = o->threads > 0 ? (int)o->threads : 0,
         .ctx_size = o->ctx_size > 0 ? (int)o->ctx_size : 0,
         .max_sessions = 1 + extra_sessions,
         .max_rows = max_rows ? max_rows : chunk > 0 ? (int)chunk : 0,
-        .memory_limit = o->memory_limit > 0 ? (uint64_t)o->memory_limit : 0,
+        .memory_limit = limit,
         .progress = cli_progress_show,
         .progress_ctx = &progress,
     };
-    int rc = cb_engine_open(m->dir, &eo, &m->engine, err);
+    rc = cb_engine_open(m->dir, &eo, &m->engine, err);
     cli_progress_end(&progress);
     if (rc < 0) return rc;
     cb_engine_get_info(m->engine, &m->info);
     if (!m->n_vocab || m->n_vocab > m->info.n_vocab) m->n_vocab = m->info.n_vocab;
     if (o->ctx_size <= 0 && m->info.ctx_size < m->info.ctx_trained)
         cli_note(o, "context: %d tokens (the model's limit is %d; more does not fit)", m->info.ctx_size, m->info.ctx_trained);
+    warn_of_gpus(o, m);
     return 0;
+}
+
+enum { MAX_TEMPLATE = 4 << 20 };
+
+/* --chat-template: a file, or else a name. */
+static int open_template(cli_model *m, const cli_opts *o, cb_err *err)
+{
+    char *text;
+    size_t n;
+    if (!o->chat_template) return cb_template_open(m->dir, &m->tmpl, err);
+    if (!cb_file_exists(NULL, o->chat_template)) {
+        int rc = cb_template_open_named(m->dir, o->chat_template, &m->tmpl, err);
+        return rc == CB_ENOTFOUND ? cb_fail(err, CB_EUSAGE, "--chat-template %.200s: neither a file nor a template of %.200s", o->chat_template, m->name) : rc;
+    }
+    int rc = cli_read_file(o->chat_template, MAX_TEMPLATE, &text, &n, err);
+    if (rc < 0) return rc;
+    rc = cb_template_open_text(m->dir, o->chat_template, text, n, &m->tmpl, err);
+    cb_free(text);
+    return rc == CB_EFORMAT ? err->code = CB_EUSAGE : rc; /* the user's file, not the checkpoint's */
 }
 
 int cli_model_open(cli_model *m, const cli_opts *o, int needs, int extra_sessions, int max_rows, cb_err *err)
@@ -62,8 +121,8 @@ int cli_model_open(cli_model *m, const cli_opts *o, int needs, int extra_session
         if (rc == 0) m->n_vocab = cb_tokenizer_n_vocab(m->tok);
     }
     if (rc == 0 && (needs & (CLI_NEED_TEMPLATE | CLI_WANT_TEMPLATE))) {
-        int trc = cb_template_open(m->dir, &m->tmpl, &m->no_template);
-        if (trc < 0 && (needs & CLI_NEED_TEMPLATE)) {
+        int trc = open_template(m, o, &m->no_template);
+        if (trc < 0 && ((needs & CLI_NEED_TEMPLATE) || o->chat_template)) {
             *err = m->no_template;
             rc = trc;
         }

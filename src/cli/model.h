@@ -27,6 +27,8 @@ int cli_no_template(const cli_model *m, cb_err *err);
 
 /* Neutral values, then the checkpoint's, then the flags. The seed is -1 when none was asked for. */
 int cli_sampling(const cli_opts *o, const char *dir, cb_sampling *p, cb_err *err);
+/* NVIDIA GPUs that the kernel driver lists. */
+int cli_gpus(void);
 /* From the system's generator, 63 bits. */
 uint64_t cli_random_seed(void);
 

@@ -19,6 +19,18 @@ int prompt_add(const cli_model *m, json_t *messages, const char *role, const cha
     return ok ? 0 : cb_fail(err, CB_ENOMEM, "no memory for a message of %zu bytes", n);
 }
 
+int prompt_add_reasoning(const cli_model *m, json_t *messages, const char *text, size_t n, cb_err *err)
+{
+    char *shielded;
+    size_t n_shielded;
+    int rc = cb_tokenizer_shield(m->tok, text, n, &shielded, &n_shielded, err);
+    if (rc < 0) return rc;
+    json_t *last = json_array_get(messages, json_array_size(messages) - 1);
+    rc = json_object_set_new(last, "reasoning_content", cli_json_string(shielded, n_shielded));
+    free(shielded);
+    return rc == 0 ? 0 : cb_fail(err, CB_ENOMEM, "no memory for reasoning of %zu bytes", n);
+}
+
 /* Replaces the string obj[key], if it is one. */
 static int shield_field(const cli_model *m, json_t *obj, const char *key, cb_err *err)
 {
@@ -41,6 +53,7 @@ int prompt_shield(const cli_model *m, json_t *messages, cb_err *err)
     json_array_foreach(messages, i, msg)
     {
         if (rc == 0) rc = shield_field(m, msg, "content", err);
+        if (rc == 0) rc = shield_field(m, msg, "reasoning_content", err);
         json_array_foreach(json_object_get(msg, "content"), k, part) if (rc == 0) rc = shield_field(m, part, "text", err);
     }
     return rc;
@@ -72,6 +85,8 @@ int prompt_render(const cli_model *m, const cli_opts *o, const json_t *messages,
     } else
         vars = json_object();
     char *json = NULL;
+    bool on = o->reasoning && !strcmp(o->reasoning, "on"), off = o->reasoning && !strcmp(o->reasoning, "off");
+    if (rc == 0 && (on || off) && !json_object_get(vars, "enable_thinking")) json_object_set_new(vars, "enable_thinking", json_boolean(on));
     if (rc == 0 && json_object_set(vars, "messages", (json_t *)messages) == 0 &&
         json_object_set_new(vars, "add_generation_prompt", json_boolean(add_generation_prompt)) == 0)
         json = json_dumps(vars, JSON_COMPACT);
@@ -80,14 +95,20 @@ int prompt_render(const cli_model *m, const cli_opts *o, const json_t *messages,
     if (!json) return cb_fail(err, CB_ENOMEM, "no memory for the conversation");
     rc = cb_template_render(m->tmpl, json, strlen(json), text, n, err);
     free(json);
+    if (rc == 0 && add_generation_prompt && (rc = cli_reasoning_check_off(m, o, *text, *n, err)) < 0) {
+        free(*text);
+        *text = NULL;
+    }
     return rc;
 }
 
-int prompt_encode(const cli_model *m, const cli_opts *o, const json_t *messages, int32_t **ids, int *n_ids, cb_err *err)
+int prompt_encode(const cli_model *m, const cli_opts *o, const cli_reasoning *r, const json_t *messages, int32_t **ids, int *n_ids,
+                  bool *opened, cb_err *err)
 {
     char *text;
     size_t n;
     int rc = prompt_render(m, o, messages, true, &text, &n, err);
+    *opened = rc == 0 && cli_reasoning_opened(r, text, n);
     /* The template writes its own BOS, so the tokenizer adds nothing. */
     if (rc == 0) rc = cli_encode(m->tok, text, n, CB_ENCODE_PARSE_SPECIAL | CB_ENCODE_SHIELDED, ids, n_ids, err);
     free(text);

@@ -4,24 +4,12 @@
 #include "cli/commands.h"
 #include "cli/prompt.h"
 #include "cli/term.h"
+#include "cli/view.h"
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 enum { MAX_PROMPT_BYTES = 64 << 20 };
-
-int run_write_text(void *ctx, const char *text, size_t n)
-{
-    bool tty = isatty(1);
-    for (size_t i = 0; i < n;) {
-        size_t m = i;
-        while (m < n && !(tty && (((unsigned char)text[m] < 32 && text[m] != '\n' && text[m] != '\t') || text[m] == 127))) m++;
-        fwrite(text + i, 1, m - i, stdout);
-        if (m < n) fputc('?', stdout), m++;
-        i = m;
-    }
-    return fflush(stdout) != 0;
-}
 
 void run_note_speed(const cli_opts *o, const gen_result *r)
 {
@@ -35,7 +23,7 @@ static void note_settings(const cli_opts *o, const cli_model *m, const cb_sampli
 {
     static const char *const profiles[] = { "hf", "vllm", "mlx", "llamacpp" };
     char a[32], b[32], c[32];
-    if (!o->verbose) return;
+    if (o->level < CLI_DEBUG) return;
     cli_note(o, "model %s: %s, %.1f M parameters, weights %s; loaded in %.2f s", m->dir, m->info.family, (double)m->info.n_params / 1e6,
              cli_bytes(a, m->info.weight_bytes), load_s);
     cli_note(o, "device %s, %d threads, %s; context %d of %d tokens, state %s, scratch %s", m->info.device, m->info.n_threads,
@@ -63,7 +51,7 @@ static int find_prompt(const cli_opts *o, char **text, size_t *n, cb_err *err)
     return rc;
 }
 
-static int encode_prompt(const cli_model *m, const cli_opts *o, const char *text, size_t n, int32_t **ids, int *n_ids, cb_err *err)
+static int encode_prompt(const cli_model *m, const cli_opts *o, gen_params *p, const char *text, size_t n, int32_t **ids, int *n_ids, cb_err *err)
 {
     if (o->raw) {
         if (o->system) return cb_fail(err, CB_EUSAGE, "--system needs the chat template; leave out --raw");
@@ -72,12 +60,12 @@ static int encode_prompt(const cli_model *m, const cli_opts *o, const char *text
     if (!m->tmpl) return cli_no_template(m, err);
     json_t *messages = prompt_messages(m, o->system);
     int rc = messages ? prompt_add(m, messages, "user", text, n, err) : cb_fail(err, CB_ENOMEM, "no memory for the prompt");
-    if (rc == 0) rc = prompt_encode(m, o, messages, ids, n_ids, err);
+    if (rc == 0) rc = prompt_encode(m, o, p->reasoning, messages, ids, n_ids, &p->opened, err);
     json_decref(messages);
     return rc;
 }
 
-static json_t *result_json(const gen *g, const cb_sampling *p, const gen_result *r, const cb_buf *text)
+static json_t *result_json(const gen *g, const cb_sampling *p, const gen_result *r, const view *v)
 {
     int n_new = r->n_prompt - r->n_cached;
     json_t *ids = json_array();
@@ -89,15 +77,13 @@ static json_t *result_json(const gen *g, const cb_sampling *p, const gen_result 
                                 (json_int_t)p->seed);
     json_t *usage = json_pack("{s:i, s:i, s:i}", "prompt_tokens", r->n_prompt, "completion_tokens", r->n_out, "total_tokens",
                               r->n_prompt + r->n_out);
-    return json_pack("{s:s, s:o, s:s, s:s?, s:o, s:o, s:o, s:s, s:s}", "model", g->m->name, "text",
-                     cli_json_string(text->data ? text->data : "", text->n), "finish_reason", r->finish, "stop_reason", r->stop_reason, "ids",
-                     ids, "usage", usage, "timings", timings, "device", g->m->info.device, "arithmetic", g->m->info.arithmetic);
-}
-
-static int collect_text(void *ctx, const char *text, size_t n)
-{
-    cb_buf_put(ctx, text, n);
-    return 0;
+    if (r->n_thought) json_object_set_new(usage, "completion_tokens_details", json_pack("{s:i}", "reasoning_tokens", r->n_thought));
+    json_t *j = json_pack("{s:s, s:o, s:s, s:s?, s:o, s:o, s:o, s:s, s:s, s:i}", "model", g->m->name, "text",
+                          cli_json_string(v->text.data ? v->text.data : "", v->text.n), "finish_reason", r->finish, "stop_reason", r->stop_reason,
+                          "ids", ids, "usage", usage, "timings", timings, "device", g->m->info.device, "arithmetic", g->m->info.arithmetic,
+                          "ctx_size", g->m->info.ctx_size);
+    if (j && v->thought.n && !v->hide) json_object_set_new(j, "reasoning_content", cli_json_string(v->thought.data, v->thought.n));
+    return j;
 }
 
 static int one_answer(gen *g, const cli_opts *o, gen_params *p, const char *text, size_t n, cb_err *err)
@@ -105,28 +91,27 @@ static int one_answer(gen *g, const cli_opts *o, gen_params *p, const char *text
     int32_t *ids = NULL;
     int n_ids = 0;
     gen_result r;
-    cb_buf all;
-    cb_buf_init(&all, 0);
-    if (o->json) p->text = collect_text, p->text_ctx = &all;
-    int rc = encode_prompt(g->m, o, text, n, &ids, &n_ids, err);
+    view v;
+    view_begin(&v, o, p);
+    int rc = encode_prompt(g->m, o, p, text, n, &ids, &n_ids, err);
     if (rc == 0) rc = gen_answer(g, ids, n_ids, p, &r, err);
     cb_free(ids);
     if (rc == 0) {
         char hex[65];
         cb_sha256_hex(&g->hash, hex);
         if (o->json) {
-            json_t *j = result_json(g, p->sampling, &r, &all);
+            json_t *j = result_json(g, p->sampling, &r, &v);
             if (j && o->hash) json_object_set_new(j, "sha256", json_string(hex));
             rc = cli_print_json(j, err);
         } else {
-            putchar('\n');
+            view_end(&v, true);
             if (o->hash) printf("sha256 %s\n", hex);
         }
         if (rc == 0) rc = cli_flush(err);
         run_note_speed(o, &r);
         if (rc == 0 && !strcmp(r.finish, "interrupted")) rc = cb_fail(err, CB_EINTR, "interrupted");
     }
-    cb_buf_fini(&all);
+    view_fini(&v);
     return rc;
 }
 
@@ -137,6 +122,8 @@ static int check_flags(const cli_opts *o, cb_err *err)
     if (o->max_tokens != INT64_MIN && (o->max_tokens < 1 || o->max_tokens > INT32_MAX)) return cb_fail(err, CB_EUSAGE, "--max-tokens: %lld is not 1 or more", (long long)o->max_tokens);
     for (int i = 0; i < o->stop.n; i++)
         if (!*o->stop.v[i] || strlen(o->stop.v[i]) > CB_STOP_BYTES_MAX) return cb_fail(err, CB_EUSAGE, "--stop: a stop text has 1 to %d bytes", CB_STOP_BYTES_MAX);
+    if (o->json_schema || o->grammar)
+        return cb_fail(err, CB_EUSAGE, "--%s: this build cannot constrain what a model says; leave it out", o->json_schema ? "json-schema" : "grammar");
     if (o->image.n) return cb_fail(err, CB_EUSAGE, "--image %.200s: no model family of this build takes images; leave it out", o->image.v[0]);
     return 0;
 }
@@ -146,6 +133,7 @@ int cmd_run(const cli_opts *o, cb_err *err)
     cli_model m = {0};
     gen g = {0};
     cb_sampling sampling;
+    cli_reasoning reasoning;
     char *text = NULL;
     size_t n = 0;
     double t0 = cb_now();
@@ -155,10 +143,11 @@ int cmd_run(const cli_opts *o, cb_err *err)
     if (rc == 0) rc = find_prompt(o, &text, &n, err);
     if (rc == 0) rc = cli_model_open(&m, o, CLI_NEED_TOKENIZER | CLI_NEED_ENGINE | (o->raw ? 0 : CLI_WANT_TEMPLATE), n_others, chunk + n_others, err);
     if (rc == 0) rc = cli_sampling(o, m.dir, &sampling, err);
+    if (rc == 0) rc = cli_reasoning_init(&reasoning, &m, o, err);
     if (rc == 0) rc = gen_open(&g, &m, hash_all ? 32 : 1, n_others, err);
     if (rc == 0) {
         gen_params p = { .sampling = &sampling, .max_tokens = o->max_tokens > 0 ? (int)o->max_tokens : 0, .ignore_eos = o->ignore_eos,
-                         .stop = &o->stop, .text = run_write_text };
+                         .stop = &o->stop, .reasoning = &reasoning };
         g.hash_mode = hash_all ? GEN_HASH_ALL : o->hash ? GEN_HASH_CHOSEN : GEN_HASH_NONE;
         note_settings(o, &m, &sampling, cb_now() - t0);
         cli_interrupt_begin();

@@ -168,7 +168,7 @@ int cmd_show(const cli_opts *o, cb_err *err)
     if (!j) rc = err->code ? err->code : CB_ENOMEM;
     else {
         cli_opts quiet = *o;
-        quiet.quiet = true;
+        quiet.level = CLI_ERROR;
         add_engine(j, &quiet);
         if (o->json) rc = cli_print_json(json_incref(j), err);
         else print_text(j);

@@ -100,6 +100,12 @@ static int gpu_names(char names[][128], int max)
     return n;
 }
 
+int cli_gpus(void)
+{
+    char names[16][128];
+    return gpu_names(names, 16);
+}
+
 int cmd_devices(const cli_opts *o, cb_err *err)
 {
     char name[256], gpus[16][128], mem[32];
@@ -160,8 +166,10 @@ static void check_memory(exam *x)
 
 static void check_gpu(exam *x)
 {
-    char names[16][128];
+    char names[16][128], driver[200];
     int n = gpu_names(names, 16);
+    proc_value("/proc/driver/nvidia/version", "NVRM version", driver, sizeof driver);
+    if (*driver) say(x, "ok", "driver", NULL, "%.150s", driver);
     if (n) say(x, "warn", "gpu", "the CPU is used", "%d NVIDIA GPU%s (%s), but this build has no CUDA backend", n, n > 1 ? "s" : "", names[0]);
     else say(x, "ok", "gpu", NULL, "no NVIDIA GPU; the CPU is used");
 }
@@ -179,9 +187,14 @@ static void check_folder(exam *x, const char *what, const char *path, bool needs
 static void check_folders(exam *x, const cli_opts *o)
 {
     char path[4096];
-    const char *home = cb_env("HOME"), *hub = o->cache_dir ? o->cache_dir : cb_env("HF_HUB_CACHE"), *hf = cb_env("HF_HOME"), *state = cb_env("XDG_STATE_HOME");
+    const char *home = cb_env("HOME"), *hub = o->cache_dir ? o->cache_dir : cb_env("HF_HUB_CACHE"), *hf = cb_env("HF_HOME"), *state = cb_env("XDG_STATE_HOME"),
+               *cache = cb_env("XDG_CACHE_HOME");
+    cli_settings_path(o, path, sizeof path);
+    if (*path) say(x, "ok", "settings", NULL, "%.300s", path); /* it has been read without an error */
+    else say(x, "ok", "settings", NULL, "no settings file");
     if (hub) snprintf(path, sizeof path, "%s", hub);
     else if (hf) snprintf(path, sizeof path, "%s/hub", hf);
+    else if (cache) snprintf(path, sizeof path, "%s/huggingface/hub", cache);
     else snprintf(path, sizeof path, "%s/.cache/huggingface/hub", home ? home : "");
     check_folder(x, "models", path, false);
     if (state) snprintf(path, sizeof path, "%s/cambium", state);

@@ -3,6 +3,7 @@
 #include "base/env.h"
 #include "base/mem.h"
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -26,21 +27,59 @@ int cli_exit_code(int rc)
     }
 }
 
-int cli_report(const cb_err *err)
+/* One record: time level component message, or JSON. */
+static void put_record(const cli_opts *o, FILE *f, int level, const char *text)
 {
-    if (err->code == CB_EINTR) fprintf(stderr, "interrupted\n");
+    static const char *const names[] = { "error", "warn", "info", "debug" };
+    struct timespec t;
+    struct tm tm;
+    char day[32];
+    clock_gettime(CLOCK_REALTIME, &t);
+    strftime(day, sizeof day, "%Y-%m-%dT%H:%M:%S", gmtime_r(&t.tv_sec, &tm));
+    if (!o->log_json) {
+        fprintf(f, "%s.%03dZ %s cli %s\n", day, (int)(t.tv_nsec / 1000000), names[level], text);
+    } else {
+        char ts[48];
+        snprintf(ts, sizeof ts, "%s.%03dZ", day, (int)(t.tv_nsec / 1000000));
+        json_t *j = json_pack("{s:s, s:s, s:s, s:o}", "ts", ts, "level", names[level], "component", "cli", "msg", cli_json_string(text, strlen(text)));
+        char *line = j ? json_dumps(j, JSON_COMPACT) : NULL;
+        fprintf(f, "%s\n", line ? line : "{}");
+        free(line);
+        json_decref(j);
+    }
+    fflush(f);
+}
+
+void cli_log(const cli_opts *o, int level, const char *fmt, ...)
+{
+    char text[2048];
+    va_list ap;
+    if (level > o->level) return;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    if (o->log || o->log_json) put_record(o, o->log ? o->log : stderr, level, text);
+    else fprintf(stderr, "%s%s\n", level == CLI_ERROR ? "error: " : level == CLI_WARN ? "warning: " : "", text);
+}
+
+int cli_report(const cli_opts *o, const cb_err *err)
+{
+    bool interrupted = err->code == CB_EINTR;
+    if (o->log) put_record(o, o->log, interrupted ? CLI_INFO : CLI_ERROR, err->text);
+    if (o->log_json && !o->log) put_record(o, stderr, interrupted ? CLI_INFO : CLI_ERROR, err->text);
+    else if (interrupted) fprintf(stderr, "interrupted\n");
     else fprintf(stderr, "error: %s\n", err->text);
     return cli_exit_code(err->code ? err->code : CB_EIO);
 }
 
-void cli_note(const cli_opts *o, const char *fmt, ...)
+int cli_log_open(cli_opts *o, cb_err *err)
 {
-    if (o->quiet) return;
-    va_list ap;
-    va_start(ap, fmt);
-    vfprintf(stderr, fmt, ap);
-    va_end(ap);
-    fputc('\n', stderr);
+    if (!o->log_file) return 0;
+    int fd = open(o->log_file, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+    if (fd >= 0 && (o->log = fdopen(fd, "a"))) return 0;
+    int e = errno;
+    if (fd >= 0) close(fd);
+    return cb_fail(err, CB_EUSAGE, "--log-file %.300s: %s", o->log_file, strerror(e));
 }
 
 bool cli_fancy(void)
@@ -61,8 +100,8 @@ void cli_progress_show(void *ctx, const char *what, uint64_t done, uint64_t tota
 {
     cli_progress *p = ctx;
     double now = cb_now();
-    bool tty = isatty(2) && cli_fancy(), last = done >= total;
-    if (p->opts->quiet || total == 0) return;
+    bool tty = cli_fancy() && !p->opts->log && !p->opts->log_json, last = done >= total;
+    if (p->opts->level < CLI_INFO || total == 0) return;
     if (!p->what || strcmp(p->what, what) != 0) {
         p->what = what;
         p->start = now;
@@ -75,7 +114,8 @@ void cli_progress_show(void *ctx, const char *what, uint64_t done, uint64_t tota
     double left = rate > 0 ? (double)(total - done) / rate : 0;
     char a[32], b[32], c[32];
     if (!tty) {
-        fprintf(stderr, "%s: %s of %s, %.0f %%\n", what, cli_bytes(a, done), cli_bytes(b, total), 100 * share);
+        p->shown = false;
+        cli_note(p->opts, "%s: %s of %s, %.0f %%", what, cli_bytes(a, done), cli_bytes(b, total), 100 * share);
         return;
     }
     char bar[25];

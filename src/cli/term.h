@@ -7,10 +7,16 @@
 
 /* Exit code of an error (cambium.h lists them); 0 for 0. */
 int cli_exit_code(int rc);
-/* "error: ..." on stderr; returns the exit code. */
-int cli_report(const cb_err *err);
-/* A line on stderr unless -q. */
-void cli_note(const cli_opts *o, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* Levels of messages; cli_opts.level is the last one shown. */
+enum { CLI_ERROR, CLI_WARN, CLI_INFO, CLI_DEBUG };
+/* "error: ..." on stderr (and in the log file); returns the exit code. */
+int cli_report(const cli_opts *o, const cb_err *err);
+/* One message: a plain line on stderr, "warning: " before those of CLI_WARN. With --log-file a line with time, level and
+ * component there instead; with --log-format json one JSON object. */
+void cli_log(const cli_opts *o, int level, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+#define cli_note(o, ...) cli_log(o, CLI_INFO, __VA_ARGS__)
+/* Opens --log-file. */
+int cli_log_open(cli_opts *o, cb_err *err);
 /* May colours and cursor movements go to stderr? */
 bool cli_fancy(void);
 /* Flushes stdout; CB_EIO when what was printed could not be written (disk full). A closed pipe ends the process quietly
