@@ -45,7 +45,8 @@ static void take(void *ctx, int kind, const char *text, size_t n)
 {
     got *g = ctx;
     if (kind == CB_REASON_RECLASSIFY) {
-        strncat(g->thought, g->answer, sizeof g->thought - 1 - strlen(g->thought));
+        assert_int_equal(g->thought[0], 0); /* it comes once, before any thought */
+        memcpy(g->thought, g->answer, sizeof g->thought);
         g->answer[0] = 0;
     } else
         strncat(kind == CB_REASON_THOUGHT ? g->thought : g->answer, text, n);
