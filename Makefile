@@ -104,11 +104,12 @@ $(TEST_BIN): $(B)/tests/%: $(B)/tests/%.o $(B)/libcambium.a
 	@$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) $(LDLIBS) -lcmocka
 .PRECIOUS: $(B)/%.o
 
-# Kernel speeds: docs/performance.md.
-.PHONY: kbench synth
+# Speed of kernels and of models: docs/performance.md.
+.PHONY: kbench mbench synth
 kbench: $(B)/kbench
+mbench: $(B)/mbench
 synth: $(B)/synth
-$(B)/kbench $(B)/synth: $(B)/%: $(B)/tools/%.o $(B)/libcambium.a
+$(B)/kbench $(B)/mbench $(B)/synth: $(B)/%: $(B)/tools/%.o $(B)/libcambium.a
 	@$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
 # Sub-makes share the caller's -j; two jobs when there is none.
