@@ -25,6 +25,12 @@ int cb_st_writer_declare(cb_st_writer *w, const char *name, cb_dtype t, const in
 /* Writes the header; checks free disk space first (CB_EIO with need and have). metadata "format": "mlx". */
 int cb_st_writer_begin(cb_st_writer *w, cb_err *err);
 int cb_st_writer_put(cb_st_writer *w, const void *p, size_t n, cb_err *err);
+/* Or, instead of put: n bytes at a place among the data, each byte once, in any order; cb_st_writer_offset says where a tensor
+ * (in the order declared) begins. */
+uint64_t cb_st_writer_offset(const cb_st_writer *w, int tensor);
+int cb_st_writer_put_at(cb_st_writer *w, uint64_t offset, const void *p, size_t n, cb_err *err);
+/* Or no data at all, said before begin: every tensor reads as zeros and takes no room on the disk. */
+void cb_st_writer_leave_holes(cb_st_writer *w);
 /* Checks that every byte was put; fsync; rename into place. Frees w in any case. */
 int cb_st_writer_commit(cb_st_writer *w, cb_err *err);
 void cb_st_writer_abort(cb_st_writer *w);

@@ -1,5 +1,5 @@
-/* st_writer.c: writes one .safetensors file in a single pass. All tensors are declared first, so the header is final before
- * the first data byte; the file appears under its name only when every byte was put (cb_outfile). */
+/* st_writer.c: writes one .safetensors file, in a single pass or in pieces at their places. All tensors are declared first, so
+ * the header is final before the first data byte; the file appears under its name only when every byte was put (cb_outfile). */
 #include "base/mem.h"
 #include "io/safetensors.h"
 #include <errno.h>
@@ -7,36 +7,47 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/statvfs.h>
+#include <unistd.h>
 
 enum { ALIGN = 64 };
+
+typedef struct span {
+    uint64_t begin, n; /* among the data */
+} span;
 
 struct cb_st_writer {
     cb_outfile out;
     json_t *header;
-    cb_buf sizes;      /* uint64_t per tensor, in the order declared */
+    cb_buf spans;      /* one a tensor, in the order declared */
+    uint64_t sum;      /* of their sizes, without padding */
     uint64_t end;      /* data bytes so far declared, before padding */
     uint64_t put_base; /* end of the last whole tensor (with padding) while putting */
     size_t cur;        /* tensor being put */
     uint64_t cur_put;  /* its bytes so far */
-    bool begun;
+    uint64_t data_at;  /* where data begins in the file */
+    uint64_t put_sum;  /* bytes put by put_at */
+    bool begun, sparse;
+    bool placed;       /* put_at was used, or sparse */
 };
 
 static uint64_t pad(uint64_t n) { return (ALIGN - n % ALIGN) % ALIGN; }
-static size_t count(const cb_st_writer *w) { return w->sizes.n / 8; }
+static size_t count(const cb_st_writer *w) { return w->spans.n / sizeof(span); }
 
-static uint64_t size_of(const cb_st_writer *w, size_t i)
+static span span_of(const cb_st_writer *w, size_t i)
 {
-    uint64_t v;
-    memcpy(&v, w->sizes.data + 8 * i, 8);
+    span v;
+    memcpy(&v, w->spans.data + i * sizeof v, sizeof v);
     return v;
 }
+
+static uint64_t size_of(const cb_st_writer *w, size_t i) { return span_of(w, i).n; }
 
 int cb_st_writer_open(const char *path, cb_st_writer **out, cb_err *err)
 {
     *out = NULL;
     cb_st_writer *w = cb_alloc(sizeof *w);
     if (!w) return cb_fail(err, CB_ENOMEM, "%s: no memory", path);
-    cb_buf_init(&w->sizes, 0);
+    cb_buf_init(&w->spans, 0);
     int rc = cb_outfile_open(&w->out, path, err);
     if (!rc && !(w->header = json_object())) rc = cb_fail(err, CB_ENOMEM, "%s: no memory", path);
     if (!rc && json_object_set_new(w->header, "__metadata__", json_pack("{s:s}", "format", "mlx")) != 0)
@@ -78,10 +89,11 @@ int cb_st_writer_declare(cb_st_writer *w, const char *name, cb_dtype t, const in
     if (__builtin_add_overflow(begin, n, &end) || end > INT64_MAX - 2 * ALIGN)
         return cb_fail(err, CB_EFORMAT, "%s: %.200s: data of 2^63 bytes or more", w->out.path, name);
     json_t *e = make_entry(t, dims, n_dims, begin, end);
-    if (e && json_object_set_new(w->header, name, e) == 0) cb_buf_put(&w->sizes, &n, 8);
-    else w->sizes.failed = true;
-    if (!cb_buf_ok(&w->sizes)) return cb_fail(err, CB_ENOMEM, "%s: no memory for %.200s", w->out.path, name);
+    if (e && json_object_set_new(w->header, name, e) == 0) cb_buf_put(&w->spans, &(span){begin, n}, sizeof(span));
+    else w->spans.failed = true;
+    if (!cb_buf_ok(&w->spans)) return cb_fail(err, CB_ENOMEM, "%s: no memory for %.200s", w->out.path, name);
     w->end = end;
+    w->sum += n;
     return 0;
 }
 
@@ -107,6 +119,16 @@ static int check_space(const cb_st_writer *w, uint64_t need, cb_err *err)
                    (unsigned long long)have);
 }
 
+/* From now on bytes go to their places, past the buffer of the stream; the file gets its length. */
+static int begin_placing(cb_st_writer *w, cb_err *err)
+{
+    CB_ASSERT(w->begun && !w->cur && !w->cur_put);
+    if (w->placed) return 0;
+    w->placed = true;
+    if (fflush(w->out.f) == 0 && ftruncate(fileno(w->out.f), (off_t)(w->data_at + w->end)) == 0) return 0;
+    return cb_fail(err, CB_EIO, "%s: cannot write: %s", w->out.path, strerror(errno));
+}
+
 int cb_st_writer_begin(cb_st_writer *w, cb_err *err)
 {
     CB_ASSERT(!w->begun);
@@ -117,12 +139,14 @@ int cb_st_writer_begin(cb_st_writer *w, cb_err *err)
     uint8_t len[8];
     for (int i = 0; i < 8; i++) len[i] = (uint8_t)(h >> 8 * i);
     static const char spaces[ALIGN + 1] = "                                                                ";
-    int rc = check_space(w, 8 + h + w->end, err);
+    int rc = check_space(w, 8 + h + (w->sparse ? 0 : w->end), err);
     if (!rc) rc = write_all(w, len, 8, err);
     if (!rc) rc = write_all(w, text, (size_t)n, err);
     if (!rc) rc = write_all(w, spaces, (size_t)(h - n), err);
     free(text);
     w->begun = true;
+    w->data_at = 8 + h;
+    if (!rc && w->sparse) rc = begin_placing(w, err);
     return rc;
 }
 
@@ -160,10 +184,38 @@ int cb_st_writer_put(cb_st_writer *w, const void *p, size_t n, cb_err *err)
     return rc;
 }
 
+uint64_t cb_st_writer_offset(const cb_st_writer *w, int tensor) { return span_of(w, (size_t)tensor).begin; }
+
+int cb_st_writer_put_at(cb_st_writer *w, uint64_t offset, const void *p, size_t n, cb_err *err)
+{
+    const uint8_t *b = p;
+    int rc = begin_placing(w, err);
+    if (rc < 0) return rc;
+    CB_ASSERT(offset <= w->end && n <= w->end - offset);
+    w->put_sum += n;
+    while (n) {
+        ssize_t k = pwrite(fileno(w->out.f), b, n, (off_t)(w->data_at + offset));
+        if (k < 0 && errno == EINTR) continue;
+        if (k <= 0) return cb_fail(err, CB_EIO, "%s: cannot write: %s", w->out.path, strerror(k ? errno : ENOSPC));
+        b += k;
+        n -= (size_t)k;
+        offset += (uint64_t)k;
+    }
+    return 0;
+}
+
+void cb_st_writer_leave_holes(cb_st_writer *w)
+{
+    CB_ASSERT(!w->begun);
+    w->sparse = true;
+}
+
 int cb_st_writer_commit(cb_st_writer *w, cb_err *err)
 {
-    int rc = w->begun ? advance(w, err) : cb_fail(err, CB_EUSAGE, "%s: nothing was written", w->out.path);
-    if (!rc && w->cur != count(w))
+    int rc = !w->begun ? cb_fail(err, CB_EUSAGE, "%s: nothing was written", w->out.path) : w->placed ? 0 : advance(w, err);
+    if (!rc && w->placed && !w->sparse && w->put_sum != w->sum)
+        rc = cb_fail(err, CB_EUSAGE, "%s: got %llu bytes of %llu", w->out.path, (unsigned long long)w->put_sum, (unsigned long long)w->sum);
+    if (!rc && !w->placed && w->cur != count(w))
         rc = cb_fail(err, CB_EUSAGE, "%s: tensor %zu of %zu got %llu bytes of %llu", w->out.path, w->cur + 1, count(w),
                      (unsigned long long)w->cur_put, (unsigned long long)size_of(w, w->cur));
     if (!rc) rc = cb_outfile_commit(&w->out, err);
@@ -176,6 +228,6 @@ void cb_st_writer_abort(cb_st_writer *w)
     if (!w) return;
     cb_outfile_abort(&w->out);
     json_decref(w->header);
-    cb_buf_fini(&w->sizes);
+    cb_buf_fini(&w->spans);
     cb_free(w);
 }

@@ -220,11 +220,64 @@ static void small_disk(void **state)
     assert_int_equal(left, 0);
 }
 
+/* Pieces at their places, in any order, make the same file as the single pass; a missing byte is noticed. */
+static void placed(void **state)
+{
+    const int64_t d1[] = {3, 5}, d2[] = {0, 7}, d3[] = {70};
+    uint8_t data[15 + 70];
+    for (int i = 0; i < 85; i++) data[i] = (uint8_t)(i + 1);
+    for (int at = 0; at < 3; at++) {
+        cb_st_writer *w;
+        assert_int_equal(cb_st_writer_open(tmp_path(dir, at == 2 ? "2" : at ? "1" : "0"), &w, &err), 0);
+        assert_int_equal(cb_st_writer_declare(w, "a", CB_U8, d1, 2, &err), 0);
+        assert_int_equal(cb_st_writer_declare(w, "empty", CB_F32, d2, 2, &err), 0);
+        assert_int_equal(cb_st_writer_declare(w, "b", CB_U8, d3, 1, &err), 0);
+        assert_int_equal(cb_st_writer_begin(w, &err), 0);
+        if (!at) assert_int_equal(cb_st_writer_put(w, data, 85, &err), 0);
+        else {
+            uint64_t b = cb_st_writer_offset(w, 2);
+            assert_int_equal(b, 64);
+            assert_int_equal(cb_st_writer_put_at(w, b + 30, data + 45, 40, &err), 0);
+            assert_int_equal(cb_st_writer_put_at(w, 0, data, 15, &err), 0);
+            if (at == 1) assert_int_equal(cb_st_writer_put_at(w, b, data + 15, 30, &err), 0);
+        }
+        assert_int_equal(cb_st_writer_commit(w, &err), at == 2 ? CB_EUSAGE : 0);
+    }
+    assert_int_equal(tmp_count(dir), 2);
+    cb_map a, b;
+    assert_int_equal(cb_map_open(&a, dir, "0", &err), 0);
+    assert_int_equal(cb_map_open(&b, dir, "1", &err), 0);
+    assert_int_equal(a.n, b.n);
+    assert_memory_equal(a.data, b.data, a.n);
+    cb_map_close(&a);
+    cb_map_close(&b);
+}
+
+/* 64 GiB of zeros, as a hole. */
+static void sparse(void **state)
+{
+    cb_st_writer *w;
+    struct stat st;
+    const int64_t n[] = {1 << 17, 1 << 18};
+    assert_int_equal(cb_st_writer_open(tmp_path(dir, "m.safetensors"), &w, &err), 0);
+    assert_int_equal(cb_st_writer_declare(w, "big", CB_F16, n, 2, &err), 0);
+    cb_st_writer_leave_holes(w);
+    assert_int_equal(cb_st_writer_begin(w, &err), 0);
+    assert_int_equal(cb_st_writer_commit(w, &err), 0);
+    assert_int_equal(stat(tmp_path(dir, "m.safetensors"), &st), 0);
+    assert_true(st.st_size > (off_t)1 << 36 && st.st_blocks < 100);
+    cb_st s;
+    assert_int_equal(cb_st_open(&s, dir, "m.safetensors", &err), 0);
+    assert_int_equal(s.tensors[0].bytes, (uint64_t)1 << 36);
+    assert_int_equal(s.tensors[0].data[12345], 0);
+    cb_st_close(&s);
+}
+
 int main(void)
 {
 #define CASE(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
     const struct CMUnitTest tests[] = {
-        CASE(round_trip), CASE(nothing_in_it), CASE(unfinished), CASE(killed), CASE(declarations), CASE(full_disk), CASE(small_disk),
+        CASE(round_trip), CASE(nothing_in_it), CASE(unfinished), CASE(killed), CASE(declarations), CASE(full_disk), CASE(small_disk), CASE(placed), CASE(sparse),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
