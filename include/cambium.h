@@ -223,6 +223,24 @@ CB_API int32_t cb_sampler_pick(cb_sampler *s, const cb_sampling *p, const float 
 /* Turns a GGUF file into an MLX checkpoint directory. `out_dir` must not exist, or must be empty; it appears whole or not
  * at all. */
 CB_API int cb_import_gguf(const char *gguf, const char *out_dir, cb_progress_fn progress, void *ctx, cb_err *err);
+
+typedef struct cb_quantize_opts {
+    const char *mode;         /* NULL or "affine", "ternary", "mxfp4", "mxfp8", "nvfp4" */
+    int bits, group;          /* 0: the mode's usual ones */
+    const char *dtype;        /* of what stays a float, and of scales: NULL (config.json's, else as stored), "bfloat16", ... */
+    int gpu_rounding;         /* MLX's rule on a GPU instead of the one on a CPU */
+    const char *const *keep;  /* n_keep patterns of modules that stay as they are, as "lm_head" or "*.o_proj" */
+    int n_keep;
+    int hadamard_block;       /* 0: none; else a Bonsai 2 pack with blocks of this many columns */
+    uint64_t seed;            /* of its signs */
+    int n_threads;            /* 0: one per physical core */
+    cb_progress_fn progress;
+    void *progress_ctx;
+} cb_quantize_opts;
+/* Quantises the checkpoint in `dir` (BF16, F16 or F32) into `out_dir`, with names, config and choice of modules as mlx-lm's
+ * convert makes them (docs/quantize.md). `opts` may be NULL. `out_dir` must not exist, or must be empty; it appears whole or
+ * not at all. Errors: CB_EUSAGE, CB_ENOTFOUND, CB_EFORMAT (names the tensor or field), CB_EIO, CB_ENOMEM. */
+CB_API int cb_quantize(const char *dir, const char *out_dir, const cb_quantize_opts *opts, cb_err *err);
 /* Finds a checkpoint by directory or by org/name[@revision] in the Hugging Face cache. Writes its directory to path. */
 CB_API int cb_model_find(const char *name, const char *cache_dir, char *path, size_t cap, cb_err *err);
 

@@ -8,6 +8,7 @@
 
 int cmd_run(const cli_opts *o, cb_err *err);
 int cmd_import(const cli_opts *o, cb_err *err);
+int cmd_quantize(const cli_opts *o, cb_err *err);
 int cmd_list(const cli_opts *o, cb_err *err);
 int cmd_show(const cli_opts *o, cb_err *err);
 int cmd_plan(const cli_opts *o, cb_err *err);

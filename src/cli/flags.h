@@ -53,6 +53,10 @@ typedef struct cli_opts {
     int64_t top;
     const char *full;
     double kl_mean, dmax, margin;
+    /* quantize */
+    int64_t bits, group, hadamard;
+    const char *mode, *dtype, *rounding;
+    cli_list keep;
     cb_arena owned; /* texts that came from the settings file or were cut out of a variable */
 } cli_opts;
 

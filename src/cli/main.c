@@ -69,6 +69,19 @@ static const cli_flag parity_flags[] = {
     { 0 },
 };
 
+static const cli_flag quantize_flags[] = {
+    { "bits", "q-bits", CLI_INT, AT(bits), "B", "bits of a weight: 2, 3, 4 (default), 5, 6 or 8" },
+    { "group", "q-group-size group-size", CLI_INT, AT(group), "G", "weights that share a scale: 32, 64 (default) or 128" },
+    { "mode", "q-mode", CLI_TEXT, AT(mode), "NAME", "affine, ternary, mxfp4, mxfp8 or nvfp4 (which fix bits and group)" },
+    { "keep", NULL, CLI_LIST, AT(keep), "PATTERN", "leave these matrices as they are, as lm_head or '*.o_proj' (repeatable)" },
+    { "dtype", NULL, CLI_TEXT, AT(dtype), "NAME", "bfloat16, float16 or float32 for all else; default: config.json's torch_dtype" },
+    { "rounding", NULL, CLI_TEXT, AT(rounding), "cpu|gpu", "whose bytes to make: mlx on a CPU (default) or on a GPU" },
+    { "hadamard", NULL, CLI_INT, AT(hadamard), "BLOCK", "fold a signed Hadamard transform in: a Bonsai 2 pack (dense Qwen 3.5)" },
+    { "seed", "s", CLI_INT, AT(seed), "N", "of the transform's signs (default 0)" },
+    { "threads", "t", CLI_INT, AT(threads), "N", "CPU threads; default: physical cores" },
+    { 0 },
+};
+
 static const cli_cmd commands[] = {
     { "run", NULL, "MODEL [PROMPT]", "Answers one prompt, or chats when there is none and stdin is a terminal",
       "The prompt is PROMPT, -p, -f or standard input. A prompt that does not fit the context is refused, never cut.\n"
@@ -76,6 +89,10 @@ static const cli_cmd commands[] = {
       { cli_flags_prompt, run_flags, chat_template_flags, cli_flags_sampling, cli_flags_model, cli_flags_find }, 1, 2, true, cmd_run },
     { "import", NULL, "FILE.gguf OUT", "Turns a GGUF file into a checkpoint folder",
       "OUT appears whole or not at all; it must not exist, or be an empty folder.\n", { NULL }, 2, 2, false, cmd_import },
+    { "quantize", NULL, "MODEL OUT", "Quantises a BF16, F16 or F32 checkpoint into an MLX checkpoint folder",
+      "Names, config and the choice of matrices are those of mlx-lm's convert; the bytes are mlx's own.\n"
+      "OUT appears whole or not at all; it must not exist, or be an empty folder.\n",
+      { quantize_flags, cli_flags_find }, 2, 2, false, cmd_quantize },
     { "list", "ls", "", "Lists the checkpoints in the cache and the model folders", NULL, { cli_flags_find, json_flags }, 0, 0, false, cmd_list },
     { "show", NULL, "MODEL", "Shows a model: config, formats, size, memory, template, end tokens, sampling values", NULL,
       { json_flags, chat_template_flags, cli_flags_model, cli_flags_find }, 1, 1, true, cmd_show },

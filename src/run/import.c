@@ -3,6 +3,7 @@
  * written to a folder beside the target, which takes the target's name at the end. */
 #include "run/import.h"
 #include "io/safetensors.h"
+#include "run/outfiles.h"
 #include <string.h>
 
 typedef struct output {
@@ -16,29 +17,6 @@ typedef struct output {
 
 enum { TELL_BYTES = 1 << 22 };
 
-static int write_text(const output *o, const char *name, const char *text, size_t n, cb_err *err)
-{
-    char path[4096];
-    cb_outfile f;
-    int k = snprintf(path, sizeof path, "%s/%s", o->dir.tmp, name);
-    if (k < 0 || (size_t)k >= sizeof path) return cb_fail(err, CB_EUSAGE, "%s: path too long", o->dir.path);
-    int rc = cb_outfile_open(&f, path, err);
-    if (rc < 0) return rc;
-    if (n) fwrite(text, 1, n, f.f); /* commit reports what went wrong */
-    return cb_outfile_commit(&f, err);
-}
-
-static int write_json(const output *o, const char *name, const json_t *j, cb_err *err)
-{
-    char *text = json_dumps(j, JSON_INDENT(2) | JSON_SORT_KEYS | JSON_REAL_PRECISION(15));
-    if (!text) return cb_fail(err, CB_ENOMEM, "%s: no memory", name);
-    size_t n = strlen(text);
-    text[n] = '\n'; /* in place of the NUL, which nobody needs now */
-    int rc = write_text(o, name, text, n + 1, err);
-    free(text);
-    return rc;
-}
-
 static int write_tokenizer(const output *o, const cb_gguf *g, cb_err *err)
 {
     cb_buf tokenizer, config;
@@ -48,10 +26,10 @@ static int write_tokenizer(const output *o, const cb_gguf *g, cb_err *err)
     cb_buf_init(&config, 0);
     int rc = cb_import_tokenizer(g, &tokenizer, &config, err);
     if (rc == 0 && !(cb_buf_ok(&tokenizer) && cb_buf_ok(&config))) rc = cb_fail(err, CB_ENOMEM, "%s: no memory", g->file);
-    if (rc == 0) rc = write_text(o, "tokenizer.json", tokenizer.data, tokenizer.n, err);
-    if (rc == 0) rc = write_text(o, "tokenizer_config.json", config.data, config.n, err);
+    if (rc == 0) rc = cb_out_text(o->dir.tmp, "tokenizer.json", tokenizer.data, tokenizer.n, err);
+    if (rc == 0) rc = cb_out_text(o->dir.tmp, "tokenizer_config.json", config.data, config.n, err);
     if (rc == 0) rc = cb_gguf_text(g, "tokenizer.chat_template", &chat, &n_chat, err);
-    if (rc > 0) rc = write_text(o, "chat_template.jinja", chat, n_chat, err);
+    if (rc > 0) rc = cb_out_text(o->dir.tmp, "chat_template.jinja", chat, n_chat, err);
     cb_buf_fini(&tokenizer);
     cb_buf_fini(&config);
     return rc;
@@ -118,8 +96,8 @@ int cb_import_gguf(const char *gguf, const char *out_dir, cb_progress_fn progres
     int rc = cb_gguf_open(&g, gguf, err);
     if (rc < 0 || (rc = cb_outdir_open(&o.dir, out_dir, err)) < 0) goto done; /* a bad target shows before the scan */
     if ((rc = cb_import_plan_make(&p, &g, err)) < 0 || (rc = write_tokenizer(&o, &g, err)) < 0 ||
-        (rc = write_json(&o, "config.json", p.config, err)) < 0 ||
-        (rc = write_json(&o, "generation_config.json", p.generation, err)) < 0 || (rc = write_weights(&o, &p, err)) < 0)
+        (rc = cb_out_json(o.dir.tmp, "config.json", p.config, 2, err)) < 0 ||
+        (rc = cb_out_json(o.dir.tmp, "generation_config.json", p.generation, 2, err)) < 0 || (rc = write_weights(&o, &p, err)) < 0)
         goto done;
     rc = cb_outdir_commit(&o.dir, err);
 done:
