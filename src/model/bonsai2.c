@@ -130,6 +130,7 @@ static void check_module_signs(cb_builder *b, const pack *p, const char *path)
         pb_fail(b, CB_EFORMAT, "%s: missing, or not a vector of F32", name);
         return;
     }
+    pb_was_read(b, name); /* neighbours share a rotation, so no operation may ask for these */
     snprintf(key, sizeof key, "%lld", (long long)t->dims[0]);
     const json_t *at = json_object_get(p->by_width, key);
     if (!at) {

@@ -73,6 +73,7 @@ static void build(cb_builder *b)
     pb_scope(b, "%s", "");
     x = pb_rmsnorm(b, pb_wanted(b, x), "model.norm.weight", eps, true);
     bool tied = pb_bool(b, "tie_word_embeddings", true) || !pb_has(b, "lm_head.weight");
+    if (tied) cb_skip_head(b);
     pb_logits(b, x, tied ? "model.embed_tokens" : "lm_head", n_vocab, (float)pb_real(b, "final_logit_softcapping", 0));
 }
 

@@ -89,7 +89,12 @@ static cb_val attention(cb_builder *b, network *n, cb_val h, bool full, bool sha
     int *kv = full ? &n->kv_of_full : &n->kv_of_slide;
     cb_val q = pb_linear(b, h, "self_attn.q_proj", a->n_heads * a->dim);
     q = pb_rope(b, pb_head_norm(b, q, "self_attn.q_norm.weight", a->dim, n->eps, false), a);
-    if (shares) return pb_attention_on(b, q, *kv, a);
+    if (shares) { /* some conversions keep the projections that nobody uses */
+        pb_skip(b, "self_attn.k_proj.");
+        pb_skip(b, "self_attn.v_proj.");
+        pb_skip(b, "self_attn.k_norm.");
+        return pb_attention_on(b, q, *kv, a);
+    }
     cb_val k = pb_linear(b, h, "self_attn.k_proj", a->n_kv_heads * a->dim), v;
     if (full && n->k_eq_v) v = pb_split(b, k, a->dim, 0, a->dim); /* k before its norm and rotation */
     else v = pb_linear(b, h, "self_attn.v_proj", a->n_kv_heads * a->dim);
@@ -159,6 +164,7 @@ static void layer(cb_builder *b, network *n, int l, cb_val *x, cb_val ple)
 
 static void build(cb_builder *b)
 {
+    static const char *const unused[] = {"vision_tower", "embed_vision", "vision_embedder", "audio_tower", "embed_audio", "multi_modal_projector", NULL};
     network n = {.kv_of_full = -1, .kv_of_slide = -1};
     double full[512], slide[512];
     read_config(b, &n);
@@ -169,6 +175,7 @@ static void build(cb_builder *b)
     const char *prefix = cb_text_prefix(b);
     if (!pb_ok(b)) return;
 
+    cb_skip_parts(b, unused);
     pb_scope(b, "%s", prefix);
     float scale = cb_bf16_to_f32(cb_f32_to_bf16((float)sqrt((double)n.hidden)));
     cb_val x = pb_embed(b, "embed_tokens", n.n_vocab, n.hidden, scale), ple = -1;

@@ -1,6 +1,7 @@
 /* llama.c: Llama 2/3 and SmolLM2. Pre-norm, no q/k norm, RoPE over the whole head (half-split pairs), SwiGLU.
  * Reference: transformers modeling_llama, mlx-lm models/llama.py; facts in docs/adding-a-model.md's walk-through. */
 #include "model/family.h"
+#include "model/names.h"
 #include "model/rope.h"
 #include <math.h>
 
@@ -49,6 +50,7 @@ static void build(cb_builder *b)
     pb_scope(b, "%s", "");
     x = pb_rmsnorm(b, pb_wanted(b, x), "model.norm.weight", eps, false);
     bool tied = pb_bool(b, "tie_word_embeddings", true);
+    if (tied) cb_skip_head(b);
     pb_logits(b, x, tied ? "model.embed_tokens" : "lm_head", n_vocab, 0);
 }
 

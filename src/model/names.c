@@ -27,3 +27,17 @@ bool cb_layer_is_full(cb_builder *b, const json_t *layer_types, int l, int inter
         pb_fail(b, CB_EFORMAT, "config.json: layer_types[%d] is not full_attention or %s", l, other);
     return t && !strcmp(t, "full_attention");
 }
+
+void cb_skip_parts(cb_builder *b, const char *const *parts)
+{
+    static const char *const prefixes[] = {"", "model.", "language_model.", "language_model.model.", "model.language_model."};
+    char start[128];
+    pb_scope(b, "%s", "");
+    for (; *parts; parts++)
+        for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++) {
+            snprintf(start, sizeof start, "%s%s.", prefixes[i], *parts);
+            pb_skip(b, start);
+        }
+}
+
+void cb_skip_head(cb_builder *b) { cb_skip_parts(b, (const char *const[]){"lm_head", NULL}); }

@@ -10,4 +10,8 @@ const char *cb_text_prefix(cb_builder *b);
 const char *cb_head_path(const cb_builder *b);
 /* True when layer l of layer_types (NULL: every `interval`-th layer) is full_attention; `other` is the second name allowed. */
 bool cb_layer_is_full(cb_builder *b, const json_t *layer_types, int l, int interval, const char *other);
+/* A tied checkpoint may hold its head all the same, as a copy of the embedding: it is skipped. */
+void cb_skip_head(cb_builder *b);
+/* Skips the tensors of the named parts ("vision_tower", ...; NULL-terminated) with any of the prefixes in use. */
+void cb_skip_parts(cb_builder *b, const char *const *parts);
 #endif

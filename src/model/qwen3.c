@@ -40,7 +40,9 @@ static void build(cb_builder *b)
     }
     pb_scope(b, "%s", "");
     x = pb_rmsnorm(b, pb_wanted(b, x), "model.norm.weight", eps, false);
-    pb_logits(b, x, pb_bool(b, "tie_word_embeddings", false) ? "model.embed_tokens" : "lm_head", n_vocab, 0);
+    bool tied = pb_bool(b, "tie_word_embeddings", false);
+    if (tied) cb_skip_head(b);
+    pb_logits(b, x, tied ? "model.embed_tokens" : "lm_head", n_vocab, 0);
 }
 
 static const char *const types[] = {"qwen3", NULL};

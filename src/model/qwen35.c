@@ -19,18 +19,32 @@ typedef struct network {
     bool add_one;        /* raw Hugging Face norms, centred on 0 */
 } network;
 
-/* A conversion moves the convolution's last axis: [C,1,4] is the raw layout, whose norms are centred on 0, [C,4,1] is MLX. */
+/* Mean of layer 0's first norm: near 0 as published, near 1 after a conversion that added the 1. */
+static double first_norm_mean(cb_builder *b, const char *prefix)
+{
+    pb_scope(b, "%slayers.0.", prefix);
+    const cb_tensor *t = pb_tensor(b, "input_layernorm.weight");
+    double sum = 0;
+    if (!t || t->n_dims != 1 || t->dims[0] < 1 || (t->dtype != CB_F32 && t->dtype != CB_F16 && t->dtype != CB_BF16)) return 1;
+    for (int64_t i = 0; i < t->dims[0]; i++) sum += (double)cb_load_float(t->data, t->dtype, (size_t)i);
+    return sum / (double)t->dims[0];
+}
+
+/* Raw files (their norms are centred on 0) have convolutions of [C,1,4] and names under model.language_model.; a conversion to
+ * MLX moves the last axis, [C,4,1], and renames. Where a file has raw names and moved axes, its norms decide. */
 static bool is_raw(cb_builder *b, const char *prefix, int layers)
 {
+    bool raw_names = !strcmp(prefix, "model.language_model."), raw = raw_names;
     for (int l = 0; l < layers; l++) {
         pb_scope(b, "%slayers.%d.", prefix, l);
         const cb_tensor *t = pb_tensor(b, "linear_attn.conv1d.weight");
         if (!t) continue;
-        pb_scope(b, "%s", "");
-        return t->n_dims == 3 && t->dims[2] != 1;
+        raw = t->n_dims == 3 && t->dims[2] != 1;
+        break;
     }
+    if (raw_names && !raw) raw = first_norm_mean(b, prefix) < 0.5;
     pb_scope(b, "%s", "");
-    return !strcmp(prefix, "model.language_model.");
+    return raw;
 }
 
 static void read_rope(cb_builder *b, network *n, double *freq)
@@ -136,6 +150,7 @@ static cb_val experts(cb_builder *b, const network *n, cb_val x, cb_val h)
 
 void cb_qwen35_build(cb_builder *b)
 {
+    static const char *const unused[] = {"visual", "vision_tower", "mtp", NULL}; /* raw and MLX names of the vision tower, draft head */
     network n = {0};
     double freq[512];
     read_config(b, &n);
@@ -150,6 +165,7 @@ void cb_qwen35_build(cb_builder *b)
     if (!pb_ok(b)) return;
     n.add_one = is_raw(b, prefix, n.layers);
 
+    cb_skip_parts(b, unused);
     pb_scope(b, "%s", prefix);
     cb_val x = pb_embed(b, "embed_tokens", n.n_vocab, n.hidden, 1.0f);
     n.a.rope = pb_rope_table(b, "rope", freq, n.a.n_pairs);
@@ -169,6 +185,7 @@ void cb_qwen35_build(cb_builder *b)
     bool tied = pb_bool(b, "tie_word_embeddings", false);
     if (tied) {
         pb_logits(b, x, "embed_tokens", n.n_vocab, 0);
+        cb_skip_head(b);
         return;
     }
     pb_scope(b, "%s", "");

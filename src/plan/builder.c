@@ -35,6 +35,10 @@ int pb_finish(cb_builder *b, cb_plan **out, cb_err *err)
     int rc = b->err.code;
     cb_plan *p = b->plan;
     *out = NULL;
+    if (!rc) {
+        pb_check_leftovers(b);
+        rc = b->err.code;
+    }
     if (!rc && !cb_arena_ok(&p->arena)) rc = cb_fail(&b->err, CB_ENOMEM, "no memory for a plan");
     if (!rc) rc = cb_plan_layout(p, &b->err);
     if (rc < 0) {

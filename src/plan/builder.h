@@ -56,6 +56,12 @@ const cb_config *pb_config(const cb_builder *b);
 /* True when the checkpoint has this tensor (full name, scope applied). */
 bool pb_has(const cb_builder *b, const char *name);
 
+/* Tensors whose names begin so (scope applied; after a "*": end so) belong to parts that are not run, such as a vision tower, and
+ * stay unread. Any other tensor that no operation reads makes pb_finish fail. */
+void pb_skip(cb_builder *b, const char *start);
+/* The family itself has read tensor `name` (scope applied), though no operation does. */
+void pb_was_read(cb_builder *b, const char *name);
+
 /* Prefix of all weight names that follow; printf-like. The op names are the weight names. */
 void pb_scope(cb_builder *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 

@@ -1,10 +1,15 @@
 /* builder_int.h: the builder from inside. builder.c keeps names, config and weights; record.c and record_hybrid.c append
- * operations. */
+ * operations; leftovers.c looks at what stays unread. */
 #ifndef CB_PLAN_BUILDER_INT_H
 #define CB_PLAN_BUILDER_INT_H
 #include "plan/builder.h"
 
 enum { PB_MAX_OPS = 65536, PB_MAX_NAME = 512 };
+
+typedef struct pb_known {
+    const char *name;
+    enum { PB_KNOWN_START, PB_KNOWN_END, PB_KNOWN_READ } kind; /* name begins so, ends so; is it, and was read by the family */
+} pb_known;
 
 struct cb_builder {
     const cb_config *config;
@@ -12,7 +17,9 @@ struct cb_builder {
     cb_plan *plan;
     cb_err err;
     char scope[PB_MAX_NAME];
-    int cap_ops, cap_values, cap_weights, cap_kv, cap_ropes, cap_rec;
+    int cap_ops, cap_values, cap_weights, cap_kv, cap_ropes, cap_rec, cap_known;
+    pb_known *known;            /* tensors that no operation needs to read */
+    int n_known;
     cb_val quant_of, quant_out; /* the latest quantisation, reused while its input is unchanged */
     cb_val rot_of, rot_out;     /* the latest rotation, likewise */
     pb_rotation rotation;
@@ -32,6 +39,8 @@ int pb_vector_weight(cb_builder *b, const char *name, int n, bool add_one);
 int pb_matrix_weight(cb_builder *b, const char *path, int64_t stack, int64_t rows, int64_t cols, int part, int parts);
 /* x rotated with the signs of module `path`; back: the inverse. Forward rotations are shared by neighbours. */
 cb_val pb_hadamard(cb_builder *b, cb_val x, const char *path, bool back);
+/* Counts the tensors that are skipped; a failure names the first one that no operation reads and nobody skips. */
+void pb_check_leftovers(cb_builder *b);
 /* The planes of x that a matrix of this format wants; shared by neighbours that want the same. */
 cb_val pb_quant(cb_builder *b, cb_val x, const cb_matrix *m);
 

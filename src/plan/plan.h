@@ -123,6 +123,8 @@ typedef struct cb_plan {
     int n_vocab, ctx_trained;
     size_t scratch_row_bytes; /* all values of one row */
     uint64_t n_params, weight_bytes;
+    int n_skipped;            /* tensors of parts that are not run (a vision tower, a draft head), left unread by name */
+    uint64_t skipped_bytes;
 } cb_plan;
 
 void cb_plan_close(cb_plan *p);

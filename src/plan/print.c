@@ -72,4 +72,6 @@ void cb_plan_print(const cb_plan *p, cb_buf *out)
     for (int i = 0; i < p->n_rec; i++) rec += p->rec[i].floats * 4;
     if (rec) cb_buf_printf(out, "; recurrent state: %llu bytes a session", (unsigned long long)rec);
     cb_buf_putc(out, '\n');
+    if (p->n_skipped)
+        cb_buf_printf(out, "skipped: %d tensors, %llu bytes, of parts that are not run\n", p->n_skipped, (unsigned long long)p->skipped_bytes);
 }
