@@ -56,6 +56,7 @@ typedef struct cb_engine_opts {
     int ctx_size;           /* tokens per sequence; 0: the checkpoint's limit, reduced to what fits in memory */
     int max_sessions;       /* sequences open at once; 0: 1 */
     int max_rows;           /* rows in one step, at most; 0: 512 */
+    int max_snapshots;      /* states kept beside the sessions: snapshots, and prefixes for reuse; 0: none */
     uint64_t memory_limit;  /* bytes for KV cache and scratch; 0: three quarters of what is free */
     cb_progress_fn progress;
     void *progress_ctx;
@@ -69,10 +70,10 @@ typedef struct cb_engine_info {
     int ctx_size;           /* tokens a session may hold */
     int ctx_trained;        /* the checkpoint's own limit */
     int n_threads;
-    int max_sessions, max_rows;
+    int max_sessions, max_rows, max_snapshots;
     uint64_t n_params;      /* weights used by the plan, unpacked count */
     uint64_t weight_bytes;  /* mapped bytes of those weights */
-    uint64_t state_bytes;   /* KV cache and recurrent state, all sessions */
+    uint64_t state_bytes;   /* KV cache and recurrent state, all sessions and snapshots */
     uint64_t scratch_bytes; /* activations and private copies of weights */
 } cb_engine_info;
 
@@ -90,8 +91,46 @@ CB_API int cb_session_open(cb_engine *e, cb_session **out, cb_err *err);
 CB_API void cb_session_close(cb_session *s);
 /* Tokens processed so far; the next row of this session gets this position. */
 CB_API int cb_session_length(const cb_session *s);
+/* The tokens, [length]. Borrowed until the session changes. */
+CB_API const int32_t *cb_session_tokens(const cb_session *s);
 /* Forgets everything; length becomes 0. */
 CB_API void cb_session_reset(cb_session *s);
+/* Goes back to the first `length` tokens. Always possible to 0. Models in which all layers see all earlier tokens go back
+ * anywhere; a sliding window only as far as its blocks are still there; recurrent layers not at all (take snapshots).
+ * Errors: CB_EUSAGE says why not, and the session stays as it was. */
+CB_API int cb_session_truncate(cb_session *s, int length, cb_err *err);
+/* Another session with the same past, which goes its own way from here. The two share KV blocks; recurrent state is copied.
+ * Errors: CB_EUSAGE when max_sessions are open, CB_ENOMEM. */
+CB_API int cb_session_fork(const cb_session *s, cb_session **out, cb_err *err);
+
+/* The state of a session at one moment. It shares the session's KV blocks, and owns one of the engine's max_snapshots copies of
+ * recurrent state. Close all before the engine. */
+typedef struct cb_snapshot cb_snapshot;
+/* Errors: CB_ENOMEM when max_snapshots are held. */
+CB_API int cb_session_snapshot(cb_session *s, cb_snapshot **out, cb_err *err);
+CB_API void cb_snapshot_close(cb_snapshot *n);
+CB_API int cb_snapshot_length(const cb_snapshot *n);
+/* Brings any session of the engine to the snapshot's state; bit-equal to having run its tokens. After an error it is empty. */
+CB_API int cb_session_restore(cb_session *s, const cb_snapshot *n, cb_err *err);
+
+/* The prefix cache: snapshots that the engine keeps, and drops again, least recently used first, when their number or their KV
+ * blocks are needed. */
+/* Keeps the session's present state. Errors: CB_ENOMEM when there is no room. */
+CB_API int cb_session_keep(cb_session *s, cb_err *err);
+/* Brings the session to the longest beginning of tokens[0..n) that it, a kept state or a snapshot holds, at most n - 1 tokens;
+ * the caller runs the rest. *keep_at (may be NULL): a length at which cb_session_keep() will pay, because another sequence
+ * had the same tokens so far and its state there is not to be had; 0: none. */
+CB_API int cb_session_reuse(cb_session *s, const int32_t *tokens, int n, int *n_reused, int *keep_at, cb_err *err);
+
+typedef struct cb_cache_info {
+    int n_kept;          /* states kept now */
+    uint64_t n_tokens;   /* their tokens */
+    uint64_t n_hits;     /* cb_session_reuse() that found something, since the engine opened */
+    uint64_t n_reused;   /* tokens found by them */
+    uint64_t n_evicted;  /* states dropped for room */
+} cb_cache_info;
+CB_API void cb_engine_get_cache(const cb_engine *e, cb_cache_info *out);
+CB_API void cb_engine_cache_clear(cb_engine *e);
 
 /* One token to process. Rows of one session in a step must stand in order; they take consecutive positions. */
 typedef struct cb_row {
@@ -101,8 +140,10 @@ typedef struct cb_row {
 } cb_row;
 
 /* Runs n_rows (1 .. max_rows). `logits` receives one row of n_vocab f32 for each wanted row, in row order; it may be NULL
- * when none is wanted. After an error the sessions of the rows are unchanged in length. Allocates nothing.
- * Errors: CB_EUSAGE (bad token, too many rows), CB_ECONTEXT, CB_ENUM. */
+ * when none is wanted. Allocates nothing. After an error the sessions of the rows are unchanged in length; when the step had
+ * begun (CB_ENUM, a device's failure) those of models with recurrent layers have lost their state, and refuse further steps
+ * until they are reset, restored or brought back by cb_session_reuse().
+ * Errors: CB_EUSAGE (bad token, too many rows, lost state), CB_ECONTEXT, CB_ENOMEM (no KV block left), CB_ENUM. */
 CB_API int cb_step(cb_engine *e, const cb_row *rows, int n_rows, float *logits, cb_err *err);
 
 /* ---- looking inside ----------------------------------------------------------------------------------------------- */

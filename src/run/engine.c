@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { DEFAULT_MAX_ROWS = 512, MAX_MAX_ROWS = 1 << 16, MAX_SESSIONS = 4096, MIN_CTX = 64 };
+enum { DEFAULT_MAX_ROWS = 512, MAX_MAX_ROWS = 1 << 16, MAX_SESSIONS = 4096, MAX_SNAPSHOTS = 4096, MIN_CTX = 64 };
 
 const char *cb_version(void) { return "0.1.0"; }
 
@@ -16,15 +16,21 @@ void cb_engine_close(cb_engine *e)
     if (!e) return;
     if (e->sessions)
         for (int i = 0; i < e->lim.max_sessions; i++) CB_ASSERT(!e->sessions[i]);
+    if (e->snapshots) {
+        cb_engine_cache_clear(e);
+        for (int i = 0; i < e->max_snapshots; i++) CB_ASSERT(!e->snapshots[i]);
+    }
     if (e->backend) e->backend->close(e->dev);
     cb_plan_close(e->plan);
     cb_weights_close(e->weights);
     cb_config_close(e->config);
     for (int g = 0; g < CB_MAX_KV_GROUPS; g++) {
         cb_free(e->pools[g].free);
+        cb_free(e->pools[g].refs);
         cb_free(e->tables[g]);
     }
     cb_free(e->sessions);
+    cb_free(e->snapshots);
     cb_free(e->token);
     cb_free(e->pos);
     cb_free(e->slot);
@@ -52,7 +58,8 @@ static int choose_backend(cb_engine *e, const cb_engine_opts *o, cb_err *err)
 static uint64_t need_at(const cb_engine *e, cb_limits *lim, int ctx, cb_mem *mem)
 {
     for (int g = 0; g < e->plan->n_kv_groups; g++) {
-        int64_t n = (int64_t)cb_blocks_per_session(e->plan, g, ctx, lim->max_rows) * lim->max_sessions;
+        int64_t n = (int64_t)cb_blocks_per_session(e->plan, g, ctx, lim->max_rows) * lim->max_sessions +
+                    (int64_t)cb_blocks_per_snapshot(e->plan, g, ctx) * e->max_snapshots;
         if (n > INT32_MAX) return UINT64_MAX; /* block numbers are int32 */
         lim->kv_blocks[g] = (int)n;
     }
@@ -83,10 +90,13 @@ static int choose_sizes(cb_engine *e, const cb_engine_opts *o, cb_err *err)
         return cb_fail(err, CB_EUSAGE, "max_rows is %d, allowed are 1 to %d", e->lim.max_rows, MAX_MAX_ROWS);
     if (e->lim.max_sessions < 1 || e->lim.max_sessions > MAX_SESSIONS)
         return cb_fail(err, CB_EUSAGE, "max_sessions is %d, allowed are 1 to %d", e->lim.max_sessions, MAX_SESSIONS);
+    if (o->max_snapshots < 0 || o->max_snapshots > MAX_SNAPSHOTS)
+        return cb_fail(err, CB_EUSAGE, "max_snapshots is %d, allowed are 0 to %d", o->max_snapshots, MAX_SNAPSHOTS);
+    e->max_snapshots = o->max_snapshots;
     if (o->ctx_size < 0 || o->ctx_size > e->plan->ctx_trained)
         return cb_fail(err, CB_EUSAGE, "context of %d tokens: the checkpoint was made for at most %d", o->ctx_size,
                        e->plan->ctx_trained);
-    e->lim.n_slots = e->lim.max_sessions;
+    e->lim.n_slots = e->lim.max_sessions + e->max_snapshots;
     int want = o->ctx_size ? o->ctx_size : e->plan->ctx_trained;
     int fits = largest_ctx(e, e->lim, want, have);
     if (fits < want && (o->ctx_size || fits < MIN_CTX)) {
@@ -107,11 +117,13 @@ static int allocate(cb_engine *e, cb_err *err)
     size_t rows = (size_t)e->lim.max_rows, n = (size_t)e->lim.max_sessions;
     bool ok = (e->token = cb_alloc_array(rows, 4)) && (e->pos = cb_alloc_array(rows, 4)) &&
               (e->slot = cb_alloc_array(rows, 4)) && (e->wanted = cb_alloc_array(rows, 4)) &&
-              (e->sessions = cb_alloc_array(n, sizeof *e->sessions));
+              (e->sessions = cb_alloc_array(n, sizeof *e->sessions)) &&
+              (e->snapshots = cb_alloc_array((size_t)e->max_snapshots, sizeof *e->snapshots));
     for (int g = 0; g < e->plan->n_kv_groups && ok; g++) {
         cb_block_pool *p = &e->pools[g];
         p->n_blocks = p->n_free = e->lim.kv_blocks[g];
-        ok = (p->free = cb_alloc_array((size_t)p->n_blocks, 4)) && (e->tables[g] = cb_alloc_array(n, sizeof *e->tables[g]));
+        ok = (p->free = cb_alloc_array((size_t)p->n_blocks, 4)) && (p->refs = cb_alloc_array((size_t)p->n_blocks, 4)) &&
+             (e->tables[g] = cb_alloc_array(n, sizeof *e->tables[g]));
         for (int i = 0; ok && i < p->n_blocks; i++) p->free[i] = p->n_blocks - 1 - i; /* low numbers first */
     }
     return ok ? 0 : cb_fail(err, CB_ENOMEM, "no memory for %d rows and %d sessions", e->lim.max_rows, e->lim.max_sessions);
@@ -150,6 +162,7 @@ void cb_engine_get_info(const cb_engine *e, cb_engine_info *out)
         .n_threads = e->backend->n_threads(e->dev),
         .max_sessions = e->lim.max_sessions,
         .max_rows = e->lim.max_rows,
+        .max_snapshots = e->max_snapshots,
         .n_params = e->plan->n_params,
         .weight_bytes = e->plan->weight_bytes,
         .state_bytes = e->mem.state,
@@ -179,20 +192,47 @@ static int check_rows(cb_engine *e, const cb_row *rows, int n, int *n_wanted, cb
 {
     for (int r = 0; r < n; r++) {
         cb_session *s = rows[r].session;
-        if (!s || s->engine != e) return cb_fail(err, CB_EUSAGE, "row %d: its session belongs to another engine", r);
+        if (!s || s->q.engine != e) return cb_fail(err, CB_EUSAGE, "row %d: its session belongs to another engine", r);
         if (rows[r].token < 0 || rows[r].token >= e->plan->n_vocab)
             return cb_fail(err, CB_EUSAGE, "row %d: token %d is outside 0 to %d", r, rows[r].token, e->plan->n_vocab - 1);
-        int pos = s->length + s->pending;
+        int pos = s->q.length + s->pending, rc = cb_session_usable(s, err);
+        if (rc < 0) return rc;
         if (pos >= e->ctx_size)
             return cb_fail(err, CB_ECONTEXT, "context is full: a session holds %d tokens and %d are there already", e->ctx_size,
                            pos);
         e->token[r] = rows[r].token;
         e->pos[r] = pos;
-        e->slot[r] = s->slot;
+        e->slot[r] = s->q.slot;
         s->pending++;
         if (rows[r].want_logits) e->wanted[(*n_wanted)++] = r;
     }
     return 0;
+}
+
+/* KV blocks for all rows of the step, or none. */
+static int reserve(const cb_row *rows, int n, const int32_t *pos, cb_err *err)
+{
+    int rc = 0;
+    for (int r = 0; r < n && rc == 0; r++)
+        if (pos[r] == rows[r].session->q.length) rc = cb_seq_reserve(&rows[r].session->q, rows[r].session->pending, err);
+    for (int r = 0; r < n && rc < 0; r++) cb_seq_trim(&rows[r].session->q);
+    return rc;
+}
+
+/* After the device has run. KV blocks of a failed step are written again by the next one, but a recurrent state has moved on
+ * and cannot go back: keeping a copy of it for each step would cost more than failing steps are worth. */
+static void settle(cb_engine *e, const cb_row *rows, int n, bool ok)
+{
+    for (int r = 0; r < n; r++) {
+        cb_session *s = rows[r].session;
+        if (ok) {
+            s->q.tokens[e->pos[r]] = e->token[r];
+            s->q.length++;
+        } else {
+            s->spoiled = e->plan->n_rec && s->q.length > 0; /* the first token starts from zero anyway */
+            cb_seq_trim(&s->q);
+        }
+    }
 }
 
 int cb_step(cb_engine *e, const cb_row *rows, int n_rows, float *logits, cb_err *err)
@@ -202,19 +242,15 @@ int cb_step(cb_engine *e, const cb_row *rows, int n_rows, float *logits, cb_err 
         return cb_fail(err, CB_EUSAGE, "a step of %d rows: allowed are 1 to %d", n_rows, e->lim.max_rows);
     rc = check_rows(e, rows, n_rows, &n_wanted, err);
     if (rc == 0 && n_wanted && !logits) rc = cb_fail(err, CB_EUSAGE, "%d rows want logits, but there is no room for them", n_wanted);
-    for (int r = 0; r < n_rows && rc == 0; r++)
-        if (e->pos[r] == rows[r].session->length) rc = cb_session_reserve(rows[r].session, rows[r].session->pending, err);
+    if (rc == 0) rc = reserve(rows, n_rows, e->pos, err);
     if (rc == 0) {
         cb_batch b = {.n_rows = n_rows, .token = e->token, .pos = e->pos, .slot = e->slot, .wanted = e->wanted,
                       .n_wanted = n_wanted, .logits = logits, .tap = e->tap, .tap_ctx = e->tap_ctx};
         for (int g = 0; g < e->plan->n_kv_groups; g++) b.kv[g] = e->tables[g];
         rc = e->backend->run(e->dev, &b, err);
+        settle(e, rows, n_rows, rc == 0);
     }
-    for (int r = 0; r < n_rows; r++) {
-        cb_session *s = rows[r].session;
-        if (!s || s->engine != e) continue;
-        if (rc == 0) s->length += s->pending;
-        s->pending = 0;
-    }
+    for (int r = 0; r < n_rows; r++)
+        if (rows[r].session && rows[r].session->q.engine == e) rows[r].session->pending = 0;
     return rc;
 }

@@ -104,7 +104,7 @@ static void test_no_allocation_and_no_leak(void **state)
         for (int k = 0; k < n; k++) rows[k] = (cb_row){s, te_token(0, i + k, 288), k == n - 1};
         assert_int_equal(cb_step(e, rows, n, logits, NULL), 0);
         for (int g = 0; g < e->plan->n_kv_groups; g++) {
-            int held = s->n_held[g] - s->first_live[g];
+            int held = s->q.n_held[g] - s->q.first_live[g];
             assert_int_equal(held + e->pools[g].n_free, e->pools[g].n_blocks);
             if (e->plan->kv_groups[g].window) assert_true(held <= cb_blocks_per_session(e->plan, g, 512, 32));
         }
