@@ -3,8 +3,8 @@
 #include <stdint.h>
 #include <string.h>
 
-/* ln(x) for a normal positive x: x = m*2^e with m in [sqrt(1/2), sqrt(2)), atanh series in (m-1)/(m+1). */
-static double ln_portable(double x)
+/* x = m*2^e with m in [sqrt(1/2), sqrt(2)), atanh series in (m-1)/(m+1). */
+double cb_ln(double x)
 {
     uint64_t u;
     memcpy(&u, &x, 8);
@@ -31,7 +31,7 @@ static double exp_portable(double x)
     return ldexp(s, (int)n); /* exact: a power of two */
 }
 
-double cb_rope_freq(double base, int i, int dim) { return exp_portable(-2.0 * i / dim * ln_portable(base)); }
+double cb_rope_freq(double base, int i, int dim) { return exp_portable(-2.0 * i / dim * cb_ln(base)); }
 
 /* cos and sin of a >= 0, a < 2^30: reduce by pi/2 in three parts (each product exact for n < 2^24 and close beyond), then
  * Taylor series on |r| <= pi/4. */

@@ -5,6 +5,8 @@
 
 /* base^(-2i/dim), radians per position of pair i in a head of dim. base > 0. */
 double cb_rope_freq(double base, int i, int dim);
+/* ln x for a normal positive x. */
+double cb_ln(double x);
 /* cos and sin of pos*freq[i] for i < n, each rounded to f32 once: out[0..n) cosines, out[n..2n) sines. pos*freq < 2^30. */
 void cb_rope_row(float *out, double pos, const double *freq, int n);
 #endif

@@ -108,7 +108,9 @@ static void one_row(const cpu_ctx *c, int row)
     case CB_EMBED: embed(c, row); break;
     case CB_ROPE_TABLE: {
         const cb_rope_table *t = &d->plan->ropes[o->n[0]];
-        cb_rope_row(cpu_row(d, o->out, row), d->batch->pos[row], t->freq, t->n_pairs);
+        float *cs = cpu_row(d, o->out, row);
+        cb_rope_row(cs, d->batch->pos[row], t->freq, t->n_pairs);
+        if (t->scale != 1) d->k.scale(cs, cs, t->scale, 2 * t->n_pairs);
         break;
     }
     case CB_RMSNORM: rmsnorm(c, row); break;

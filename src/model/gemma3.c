@@ -45,14 +45,14 @@ static void build(cb_builder *b)
 
     double freq[512], theta = pb_real(b, "rope_theta", 1e6), local = pb_real(b, "rope_local_base_freq", 1e4);
     const json_t *fp = rope_of(b, "full_attention", &theta), *sp = rope_of(b, "sliding_attention", &local);
-    cb_rope_freqs(b, theta, full.dim, fp ? fp : cb_config_get(c, "rope_scaling"), freq);
+    float turn_scale = cb_rope_freqs(b, theta, full.dim, fp ? fp : cb_config_get(c, "rope_scaling"), freq);
     pb_limits(b, pb_int(b, "max_position_embeddings", 1, 1 << 24, 32768));
 
     float scale = cb_bf16_to_f32(cb_f32_to_bf16((float)sqrt((double)hidden)));
     cb_val x = pb_embed(b, "model.embed_tokens", n_vocab, hidden, scale);
-    full.rope = pb_rope_table(b, "rope.full", freq, full.n_pairs);
-    cb_rope_freqs(b, local, slide.dim, sp, freq);
-    slide.rope = pb_rope_table(b, "rope.sliding", freq, slide.n_pairs);
+    full.rope = pb_rope_table(b, "rope.full", freq, full.n_pairs, turn_scale);
+    turn_scale = cb_rope_freqs(b, local, slide.dim, sp, freq);
+    slide.rope = pb_rope_table(b, "rope.sliding", freq, slide.n_pairs, turn_scale);
 
     for (int l = 0; l < layers && pb_ok(b); l++) {
         const cb_attn_spec *a = cb_layer_is_full(b, types, l, pattern, "sliding_attention") ? &full : &slide;

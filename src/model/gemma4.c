@@ -179,8 +179,8 @@ static void build(cb_builder *b)
     pb_scope(b, "%s", prefix);
     float scale = cb_bf16_to_f32(cb_f32_to_bf16((float)sqrt((double)n.hidden)));
     cb_val x = pb_embed(b, "embed_tokens", n.n_vocab, n.hidden, scale), ple = -1;
-    n.full.rope = pb_rope_table(b, "rope.full", full, n.full.n_pairs);
-    n.slide.rope = pb_rope_table(b, "rope.sliding", slide, n.slide.n_pairs);
+    n.full.rope = pb_rope_table(b, "rope.full", full, n.full.n_pairs, 1);
+    n.slide.rope = pb_rope_table(b, "rope.sliding", slide, n.slide.n_pairs, 1);
     if (n.per_layer) ple = per_layer_inputs(b, &n, x);
     for (int l = 0; l < n.layers && pb_ok(b); l++) {
         pb_scope(b, "%slayers.%d.", prefix, l);

@@ -30,11 +30,13 @@ static void build(cb_builder *b)
         pb_fail(b, CB_EFORMAT, "config.json: layer_types with sliding_window is not supported for llama");
 
     double freq[512];
-    cb_rope_freqs(b, pb_real(b, "rope_theta", 10000), a.dim, cb_config_get(pb_config(b), "rope_scaling"), freq);
+    double theta = pb_real(b, "rope_theta", 10000);
+    const json_t *scaling = cb_rope_config(b, &theta);
+    float turn_scale = cb_rope_freqs(b, theta, a.dim, scaling, freq);
     pb_limits(b, pb_int(b, "max_position_embeddings", 1, 1 << 24, 2048));
 
     cb_val x = pb_embed(b, "model.embed_tokens", n_vocab, hidden, 1.0f);
-    a.rope = pb_rope_table(b, "rope", freq, a.n_pairs);
+    a.rope = pb_rope_table(b, "rope", freq, a.n_pairs, turn_scale);
     for (int l = 0; l < layers && pb_ok(b); l++) {
         pb_scope(b, "model.layers.%d.", l);
         cb_val h = pb_rmsnorm(b, x, "input_layernorm.weight", eps, false);

@@ -47,20 +47,19 @@ static bool is_raw(cb_builder *b, const char *prefix, int layers)
     return raw;
 }
 
-static void read_rope(cb_builder *b, network *n, double *freq)
+/* Returns the factor of cos and sin (YaRN). */
+static float read_rope(cb_builder *b, network *n, double *freq)
 {
-    const json_t *r = cb_config_get(pb_config(b), "rope_parameters");
     double theta = pb_real(b, "rope_theta", 1e7), part = pb_real(b, "partial_rotary_factor", 0.25);
+    const json_t *r = cb_rope_config(b, &theta);
     cb_err e = {0};
-    if (r && (cb_json_real(r, "config.json: rope_parameters", "rope_theta", &theta, &e) < 0 ||
-              cb_json_real(r, "config.json: rope_parameters", "partial_rotary_factor", &part, &e) < 0))
-        pb_fail(b, e.code, "%s", e.text);
+    if (r && cb_json_real(r, "config.json: rope_parameters", "partial_rotary_factor", &part, &e) < 0) pb_fail(b, e.code, "%s", e.text);
     int turned = (int)(part * n->a.dim) / 2 * 2;
     if (turned < 2 || turned > n->a.dim)
         pb_fail(b, CB_EFORMAT, "config.json: partial_rotary_factor %g turns %d of %d dims", part, turned, n->a.dim);
-    if (!pb_ok(b)) return;
+    if (!pb_ok(b)) return 1;
     n->a.n_pairs = n->a.half = turned / 2;
-    cb_rope_freqs(b, theta, turned, r ? r : cb_config_get(pb_config(b), "rope_scaling"), freq);
+    return cb_rope_freqs(b, theta, turned, r, freq);
 }
 
 static void read_experts(cb_builder *b, network *n)
@@ -155,7 +154,7 @@ void cb_qwen35_build(cb_builder *b)
     double freq[512];
     read_config(b, &n);
     if (!pb_ok(b)) return;
-    read_rope(b, &n, freq);
+    float turn_scale = read_rope(b, &n, freq);
     const json_t *types = cb_config_get(pb_config(b), "layer_types");
     if (types && json_array_size(types) != (size_t)n.layers)
         pb_fail(b, CB_EFORMAT, "config.json: layer_types has %zu entries for %d layers", json_array_size(types), n.layers);
@@ -168,7 +167,7 @@ void cb_qwen35_build(cb_builder *b)
     cb_skip_parts(b, unused);
     pb_scope(b, "%s", prefix);
     cb_val x = pb_embed(b, "embed_tokens", n.n_vocab, n.hidden, 1.0f);
-    n.a.rope = pb_rope_table(b, "rope", freq, n.a.n_pairs);
+    n.a.rope = pb_rope_table(b, "rope", freq, n.a.n_pairs, turn_scale);
     for (int l = 0; l < n.layers && pb_ok(b); l++) {
         pb_scope(b, "%slayers.%d.", prefix, l);
         cb_val h = pb_rmsnorm(b, x, "input_layernorm.weight", n.eps, n.add_one);

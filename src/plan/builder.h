@@ -67,8 +67,8 @@ void pb_scope(cb_builder *b, const char *fmt, ...) __attribute__((format(printf,
 
 /* Input: embeddings [rows][width] of the step's tokens. */
 cb_val pb_embed(cb_builder *b, const char *name, int n_vocab, int width, float scale);
-/* cos/sin of this step's positions for given frequencies (n_pairs doubles, copied). */
-cb_val pb_rope_table(cb_builder *b, const char *name, const double *freq, int n_pairs);
+/* cos/sin of this step's positions for given frequencies (n_pairs doubles, copied), times scale. */
+cb_val pb_rope_table(cb_builder *b, const char *name, const double *freq, int n_pairs, float scale);
 /* weight tensor <name>; add_one: used as 1 + w. */
 cb_val pb_rmsnorm(cb_builder *b, cb_val x, const char *name, float eps, bool add_one);
 /* The same per head of `dim`, in place; name NULL: no weight. */

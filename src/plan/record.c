@@ -17,7 +17,7 @@ cb_val pb_embed(cb_builder *b, const char *name, int n_vocab, int width, float s
     return b->rotation.block && b->rotation.is_packed(b->rotation.ctx, b->plan->weights[w].name) ? pb_hadamard(b, out, name, true) : out;
 }
 
-cb_val pb_rope_table(cb_builder *b, const char *name, const double *freq, int n_pairs)
+cb_val pb_rope_table(cb_builder *b, const char *name, const double *freq, int n_pairs, float scale)
 {
     if (!pb_ok(b)) return -1;
     cb_plan *p = b->plan;
@@ -26,7 +26,7 @@ cb_val pb_rope_table(cb_builder *b, const char *name, const double *freq, int n_
     if (!t || !f) return -1;
     memcpy(f, freq, (size_t)n_pairs * sizeof *f);
     p->ropes = t;
-    t[p->n_ropes] = (cb_rope_table){n_pairs, f};
+    t[p->n_ropes] = (cb_rope_table){n_pairs, f, scale};
     cb_val out = pb_add_value(b, 2 * n_pairs, false);
     cb_op *o = pb_add_op(b, CB_ROPE_TABLE, pb_full_name(b, name), -1, -1, out);
     if (!o) return -1;
