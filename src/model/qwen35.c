@@ -76,6 +76,15 @@ static void read_experts(cb_builder *b, network *n)
     n->moe.act = CB_ACT_SILU;
 }
 
+/* A key that may be absent and must be one of two words. */
+static void want_word(cb_builder *b, const char *key, const char *word, const char *other)
+{
+    const char *s = word;
+    cb_err e = {0};
+    if (cb_config_str(pb_config(b), key, &s, &e) < 0) pb_fail(b, e.code, "%s", e.text);
+    else if (strcmp(s, word) && strcmp(s, other)) pb_fail(b, CB_EFORMAT, "config.json: %s %.60s is not supported for qwen3_5", key, s);
+}
+
 static void read_config(cb_builder *b, network *n)
 {
     n->hidden = pb_need_int(b, "hidden_size", 2, 1 << 17);
@@ -94,6 +103,10 @@ static void read_config(cb_builder *b, network *n)
     if (pb_ok(b) && (n->a.n_heads % n->a.n_kv_heads || n->d.v_heads % n->d.k_heads || n->a.dim % 2))
         pb_fail(b, CB_EFORMAT, "config.json: %d heads with %d KV heads, %d value heads with %d key heads do not fit together",
                 n->a.n_heads, n->a.n_kv_heads, n->d.v_heads, n->d.k_heads);
+    want_word(b, "hidden_act", "silu", "silu");
+    want_word(b, "output_gate_type", "swish", "silu"); /* 3.8 names the delta net's gate; attention's stays a sigmoid */
+    if (json_array_size(cb_config_get(pb_config(b), "mlp_only_layers")))
+        pb_fail(b, CB_EFORMAT, "config.json: mlp_only_layers is not supported for qwen3_5");
     if (pb_bool(b, "attention_bias", false)) pb_fail(b, CB_EFORMAT, "config.json: attention_bias is not supported for qwen3_5");
     if (!pb_bool(b, "attn_output_gate", true)) pb_fail(b, CB_EFORMAT, "config.json: attn_output_gate false is not supported");
     n->a.scale = (float)(1.0 / sqrt((double)n->a.dim));
