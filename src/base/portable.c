@@ -1,4 +1,5 @@
 #include "base/portable.h"
+#include "base/sincos.h"
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
@@ -33,31 +34,11 @@ static double exp_portable(double x)
 
 double cb_rope_freq(double base, int i, int dim) { return exp_portable(-2.0 * i / dim * cb_ln(base)); }
 
-/* cos and sin of a >= 0, a < 2^30: reduce by pi/2 in three parts (each product exact for n < 2^24 and close beyond), then
- * Taylor series on |r| <= pi/4. */
-static void sincos_portable(double a, double *c, double *s)
-{
-    double n = rint(a * 0.63661977236758134308);
-    double r = a - n * 0x1.921fb54p+0;
-    r -= n * 0x1.10b46p-30;
-    r -= n * 0x1.1a62633145c07p-54;
-    double r2 = r * r, cc = 1, ss = 1;
-    for (int k = 20; k >= 2; k -= 2) cc = 1 - cc * r2 / (k * (k - 1));
-    for (int k = 21; k >= 3; k -= 2) ss = 1 - ss * r2 / (k * (k - 1));
-    ss *= r;
-    switch ((int64_t)n & 3) {
-    case 0: *c = cc, *s = ss; break;
-    case 1: *c = -ss, *s = cc; break;
-    case 2: *c = -cc, *s = -ss; break;
-    default: *c = ss, *s = -cc;
-    }
-}
-
 void cb_rope_row(float *out, double pos, const double *freq, int n)
 {
     for (int i = 0; i < n; i++) {
         double c, s;
-        sincos_portable(pos * freq[i], &c, &s);
+        cb_sincos(pos * freq[i], &c, &s);
         out[i] = (float)c;
         out[n + i] = (float)s;
     }

@@ -7,6 +7,12 @@
 #include <stdint.h>
 #include <string.h>
 
+#ifdef __CUDACC__ /* the GPU's kernels are made of the same functions (cuda/common.cuh) */
+#define CB_NUM static __host__ __device__ inline
+#else
+#define CB_NUM static inline
+#endif
+
 #define CB_XI_MAX 32512                 /* 127*256: the largest fixed-point activation; |xi| fits an int16 */
 #define CB_XI_INV (1.0f / 32512.0f)     /* rounded once; dx = m * CB_XI_INV */
 #define CB_PW_MAX 65024                 /* 2*CB_XI_MAX: the largest fixed-point attention weight, which has no sign */
@@ -22,14 +28,14 @@
 #define CB_EXP_MAX 88.0f
 #define CB_EXP_MIN (-87.0f)
 
-static inline float cb_fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
-static inline uint32_t cb_f2u(float f)
+CB_NUM float cb_fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+CB_NUM uint32_t cb_f2u(float f)
 {
     uint32_t u;
     memcpy(&u, &f, 4);
     return u;
 }
-static inline float cb_u2f(uint32_t u)
+CB_NUM float cb_u2f(uint32_t u)
 {
     float f;
     memcpy(&f, &u, 4);
@@ -37,7 +43,7 @@ static inline float cb_u2f(uint32_t u)
 }
 
 /* e^x. Above 88 as at 88; below -87 it is +0; NaN stays NaN. Error below 1 ulp. */
-static inline float cb_expf(float x)
+CB_NUM float cb_expf(float x)
 {
     float c = x > CB_EXP_MAX ? CB_EXP_MAX : x;
     float t = cb_fma(c, CB_EXP_LOG2E, CB_EXP_MAGIC);
@@ -58,11 +64,11 @@ static inline float cb_expf(float x)
 }
 
 /* 1 / (1 + e^-z) */
-static inline float cb_sigmoidf(float z) { return 1.0f / (1.0f + cb_expf(-z)); }
+CB_NUM float cb_sigmoidf(float z) { return 1.0f / (1.0f + cb_expf(-z)); }
 /* z * sigmoid(z), one division */
-static inline float cb_siluf(float z) { return z / (1.0f + cb_expf(-z)); }
+CB_NUM float cb_siluf(float z) { return z / (1.0f + cb_expf(-z)); }
 /* 0.5 z (1 + tanh(u)), u = sqrt(2/pi) (z + 0.044715 z^3), written as z / (1 + e^-2u): no cancellation */
-static inline float cb_gelu_tanhf(float z)
+CB_NUM float cb_gelu_tanhf(float z)
 {
     float z2 = z * z;
     float a = cb_fma(z2, 0.044715f, 1.0f);       /* 1 + 0.044715 z^2 */
@@ -70,7 +76,7 @@ static inline float cb_gelu_tanhf(float z)
     return z / (1.0f + cb_expf(u2));
 }
 /* tanh(z) = sign(z) (1 - e) / (1 + e), e = exp(-2|z|). Absolute error below 1e-7. */
-static inline float cb_tanhf(float z)
+CB_NUM float cb_tanhf(float z)
 {
     float a = fabsf(z);
     float e = cb_expf(-2.0f * a);
@@ -78,7 +84,7 @@ static inline float cb_tanhf(float z)
 }
 
 /* ln(1 + e^x), max(x, 0) + log1p(e^-|x|); log1p(e) = 2 atanh(z), z = e/(2 + e) <= 1/3, by its series to z^15. */
-static inline float cb_softplusf(float x)
+CB_NUM float cb_softplusf(float x)
 {
     float e = cb_expf(-fabsf(x)), z = e / (2.0f + e), z2 = z * z;
     float p = 1.0f / 15.0f;
@@ -93,7 +99,7 @@ static inline float cb_softplusf(float x)
 }
 
 /* The lane tree over 32 lanes: term i was added to lane[i % 32] in ascending i; halve down to lane 0. */
-static inline float cb_lane_fold32(float *lane)
+CB_NUM float cb_lane_fold32(float *lane)
 {
     for (int w = 16; w; w /= 2)
         for (int j = 0; j < w; j++) lane[j] += lane[j + w];
@@ -102,7 +108,7 @@ static inline float cb_lane_fold32(float *lane)
 
 /* An exact integer D = h*256 + l (h and l exact, h + (l >> 8) an int32) rounded once to f32. Both parts below are exact
  * floats, so the fma rounds the true value. Integer steps use arithmetic shifts. */
-static inline float cb_hl_to_f32(int32_t h, int32_t l)
+CB_NUM float cb_hl_to_f32(int32_t h, int32_t l)
 {
     int32_t a = h + (l >> 8);                           /* D >> 8 */
     int32_t top = a >> 14;

@@ -15,7 +15,14 @@ static void find_lives(cb_plan *p)
     }
 }
 
-static bool lives_meet(const cb_value *a, const cb_value *b) { return a->first <= b->last && b->first <= a->last; }
+/* Memory is given to the next value only some ops after the last use: neighbours then need not wait for each other, and the GPU
+ * can put more of them into one launch. */
+enum { SLACK = 12 };
+
+static bool lives_meet(const cb_value *a, const cb_value *b)
+{
+    return a->first <= b->last + SLACK && b->first <= a->last + SLACK;
+}
 
 /* Memory per row of a step. */
 static size_t span(const cb_value *v) { return v->row_bytes * (size_t)(v->slots > 1 ? v->slots : 1); }
@@ -52,12 +59,10 @@ static bool share_memory(const cb_value *a, const cb_value *b)
     return a->offset < b->offset + span(b) && b->offset < a->offset + span(a);
 }
 
-/* Must op b wait for op a (a before b, no barrier between)? Two row-wise ops keep each row on one thread, so they may
- * follow each other on the same value; through shared memory of different values rows do not coincide. */
-static bool must_wait(const cb_plan *p, const cb_op *a, const cb_op *b)
+/* Does the order of a and b matter: does one write what the other touches? `rows` lets two ops pass that touch the same value. */
+static bool clash(const cb_plan *p, const cb_op *a, const cb_op *b, bool rows)
 {
     if (a->kind == CB_KV_PUT && b->kind == CB_ATTENTION) return true;
-    bool rows = a->row_wise && b->row_wise;
     for (int i = -1; i < CB_MAX_IN; i++) {
         cb_val va = i < 0 ? a->out : a->in[i];
         if (va < 0) continue;
@@ -71,12 +76,18 @@ static bool must_wait(const cb_plan *p, const cb_op *a, const cb_op *b)
     return false;
 }
 
+bool cb_plan_ordered(const cb_plan *p, const cb_op *a, const cb_op *b) { return clash(p, a, b, false); }
+
+/* Two row-wise ops keep each row on one thread, so they may follow each other on the same value; through shared memory of
+ * different values rows do not coincide. */
+bool cb_plan_must_wait(const cb_plan *p, const cb_op *a, const cb_op *b) { return clash(p, a, b, a->row_wise && b->row_wise); }
+
 static void mark_barriers(cb_plan *p)
 {
     int since = 0;
     for (int i = 0; i < p->n_ops; i++) {
         bool wait = false;
-        for (int j = since; j < i && !wait; j++) wait = must_wait(p, &p->ops[j], &p->ops[i]);
+        for (int j = since; j < i && !wait; j++) wait = cb_plan_must_wait(p, &p->ops[j], &p->ops[i]);
         p->ops[i].barrier = wait;
         if (wait) since = i;
     }
