@@ -28,7 +28,7 @@ ARCH := aarch64
 endif
 CFLAGS  += $(COMMON) $(OPT)
 LDFLAGS += -pthread $(filter -fsanitize=%,$(OPT))
-LDLIBS  := $(addprefix -l,jansson pcre2-8 utf8proc) -lm
+LDLIBS  := $(addprefix -l,jansson pcre2-8 utf8proc) -lm -ldl
 
 # Kernel files choose their instructions by suffix; no other file may use them.
 # Instrumented builds keep their own level: -O3 there takes many minutes a file.
@@ -44,7 +44,17 @@ ISA_avx512 += -fno-sanitize=all
 ISA_neon   += -fno-sanitize=all
 endif
 
+# GPU kernels: one fatbin a .cu file, embedded. Without nvcc (or with `make NVCC=`) the program is built for the CPU alone.
+# CUDA_ARCHS: machine code for these, and PTX of the first for what comes after.
+NVCC ?= $(firstword $(wildcard /usr/local/cuda/bin/nvcc) $(shell command -v nvcc 2>/dev/null))
+CUDA_ARCHS ?= 80 89 90a
+HAVE_CUDA := $(if $(and $(NVCC),$(filter release asan ubsan tsan,$(FLAVOUR)),$(filter x86_64,$(ARCH))),1)
+CUDA_SRC  := $(if $(HAVE_CUDA),$(sort $(wildcard src/cuda/*.cu)))
+
 ALL_SRC := $(sort $(wildcard src/*/*.c))
+ifeq ($(HAVE_CUDA),)
+ALL_SRC := $(filter-out src/cuda/%,$(ALL_SRC))
+endif
 LIB_SRC := $(filter-out src/cli/%,$(ALL_SRC))
 ifeq ($(ARCH),aarch64)
 LIB_SRC := $(filter-out %_avx2.c %_avx512.c,$(LIB_SRC))
@@ -56,7 +66,7 @@ LIB_SRC := $(filter-out src/kernels/% src/cpu/%,$(LIB_SRC))
 endif
 CLI_SRC := $(sort $(wildcard src/cli/*.c))
 obj      = $(patsubst %.c,$(B)/%.o,$(1))
-LIB_OBJ := $(call obj,$(LIB_SRC))
+LIB_OBJ := $(call obj,$(LIB_SRC)) $(CUDA_SRC:src/cuda/%.cu=$(B)/src/cuda/%.fatbin.o)
 CLI_OBJ := $(call obj,$(CLI_SRC))
 
 .PHONY: all
@@ -71,6 +81,21 @@ $(B)/src/kernels/%_c.o: CFLAGS += $(KERNEL_OPT)
 
 # The commit is known to one file only, so that nothing else is compiled anew for it.
 $(B)/src/cli/system.o: CFLAGS += -DCB_COMMIT='"$(shell git -C $(CURDIR) rev-parse --short HEAD 2>/dev/null || echo unknown)"'
+
+$(B)/src/backends/%.o: CFLAGS += $(if $(HAVE_CUDA),-DCB_HAVE_CUDA)
+$(B)/src/cuda/%.o: CFLAGS += -isystem $(dir $(NVCC))../include
+
+build/cuda/%.fatbin: src/cuda/%.cu
+	@mkdir -p $(@D)
+	@echo "  nvcc    $<"
+	@$(NVCC) -std=c++17 -O3 -fmad=false -Isrc -Iinclude -fatbin -MD -MF $(@:.fatbin=.d) -MT $@ -o $@ $< \
+	    $(foreach a,$(CUDA_ARCHS),-gencode=arch=compute_$(a),code=sm_$(a)) \
+	    -gencode=arch=compute_$(firstword $(CUDA_ARCHS)),code=compute_$(firstword $(CUDA_ARCHS))
+$(B)/src/cuda/%.fatbin.o: build/cuda/%.fatbin
+	@mkdir -p $(@D)
+	@printf '.section .rodata\n.balign 64\n.globl cb_fatbin_$*\n.hidden cb_fatbin_$*\ncb_fatbin_$*:\n.incbin "$<"\n.section .note.GNU-stack,"",%%progbits\n' | \
+	    $(CC) -c -x assembler -o $@ -
+.PRECIOUS: build/cuda/%.fatbin
 
 $(B)/%.o: %.c
 	@mkdir -p $(@D)

@@ -75,6 +75,7 @@ typedef struct cb_engine_info {
     uint64_t weight_bytes;  /* mapped bytes of those weights */
     uint64_t state_bytes;   /* KV cache and recurrent state, all sessions and snapshots */
     uint64_t scratch_bytes; /* activations and private copies of weights */
+    const char *note;       /* device auto: why no GPU is used, one line; NULL when one is, or none was wanted. Borrowed */
 } cb_engine_info;
 
 /* Opens the checkpoint in directory `dir` (holds config.json and *.safetensors). `opts` may be NULL. *out is owned by the

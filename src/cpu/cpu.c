@@ -1,6 +1,7 @@
 #include "cpu/cpu.h"
 #include "cpu/backend.h"
 #include "base/env.h"
+#include "base/sys.h"
 #include "base/mem.h"
 #include <math.h>
 #include <stdio.h>
@@ -260,9 +261,15 @@ static int cpu_state_copy(cb_dev *d, const cb_copy *ops, int n, cb_err *err)
     return 0;
 }
 
+static uint64_t cpu_available(const cb_dev *d)
+{
+    (void)d;
+    return cb_memory_available() / 4 * 3;
+}
+
 static const char *cpu_label(const cb_dev *d) { return d->label; }
 static int cpu_n_threads(const cb_dev *d) { return cb_pool_size(d->pool); }
 
 const cb_backend cb_backend_cpu = {.name = "cpu", .open = cpu_open, .close = cpu_close, .load = cpu_load, .need = cpu_need,
                                    .prepare = cpu_prepare, .run = cpu_run, .state_copy = cpu_state_copy, .label = cpu_label,
-                                   .n_threads = cpu_n_threads};
+                                   .n_threads = cpu_n_threads, .available = cpu_available};

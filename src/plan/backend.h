@@ -8,6 +8,7 @@ typedef struct cb_dev cb_dev;
 typedef struct cb_backend_opts {
     const char *level;   /* after "cpu:", or NULL */
     int n_threads;       /* 0: physical cores */
+    int index;           /* which of several devices of this kind */
 } cb_backend_opts;
 
 /* Sizes fixed at prepare. */
@@ -27,7 +28,8 @@ typedef struct cb_batch {
     const int32_t *const *kv[CB_MAX_KV_GROUPS];
     const int32_t *wanted;     /* [n_wanted] row indexes, ascending */
     int n_wanted;
-    float *logits;             /* [n_wanted][n_vocab] */
+    float *logits;             /* [n_wanted][n_vocab]; may be NULL when best is not */
+    int32_t *best;             /* NULL, or [n_wanted]: the id with the largest logit, ties to the lower */
     cb_tap_fn tap;             /* NULL: none */
     void *tap_ctx;
 } cb_batch;
@@ -61,5 +63,7 @@ typedef struct cb_backend {
     /* "cpu:avx512"; borrowed. */
     const char *(*label)(const cb_dev *d);
     int (*n_threads)(const cb_dev *d);
+    /* Bytes that load + prepare could take now. */
+    uint64_t (*available)(const cb_dev *d);
 } cb_backend;
 #endif

@@ -1,4 +1,4 @@
-/* backends.h: which backends are built in. Defined beside the backends (cpu/registry.c), so that run/ needs none of their
+/* backends.h: which backends are built in. Defined in backends/registry.c, so that run/ needs none of their
  * headers. */
 #ifndef CB_PLAN_BACKENDS_H
 #define CB_PLAN_BACKENDS_H

@@ -2,9 +2,9 @@
 #include "run/engine.h"
 #include "plan/backends.h"
 #include "base/env.h"
-#include "base/sys.h"
 #include "model/family.h"
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { DEFAULT_MAX_ROWS = 512, MAX_MAX_ROWS = 1 << 16, MAX_SESSIONS = 4096, MAX_SNAPSHOTS = 4096, MIN_CTX = 64 };
@@ -38,15 +38,34 @@ void cb_engine_close(cb_engine *e)
     cb_free(e);
 }
 
+/* "cuda" or "cuda:N". */
+static int open_cuda(cb_engine *e, const cb_engine_opts *o, const char *device, cb_err *err)
+{
+    const cb_backend *b = cb_backend_find("cuda");
+    cb_backend_opts bo = {.n_threads = o->n_threads};
+    char *end = NULL;
+    if (device[4] == ':') bo.index = (int)strtol(device + 5, &end, 10);
+    if (device[4] && (device[4] != ':' || !device[5] || *end))
+        return cb_fail(err, CB_EUSAGE, "device %.40s: unknown; use cuda or cuda:N", device);
+    if (!b) return cb_fail(err, CB_ENODEV, "device %.40s: this build has no CUDA backend; use --device cpu", device);
+    int rc = b->open(&bo, &e->dev, err);
+    if (rc == 0) e->backend = b;
+    return rc;
+}
+
 static int choose_backend(cb_engine *e, const cb_engine_opts *o, cb_err *err)
 {
     const char *device = o->device ? o->device : "auto";
     cb_backend_opts bo = {.n_threads = o->n_threads};
+    cb_err why = {0};
+    if (!strncmp(device, "cuda", 4)) return open_cuda(e, o, device, err);
     if (!strncmp(device, "cpu:", 4)) bo.level = device + 4;
-    else if (!strncmp(device, "cuda", 4))
-        return cb_fail(err, CB_ENODEV, "device %.40s: this build has no CUDA backend; use --device cpu", device);
     else if (strcmp(device, "cpu") && strcmp(device, "auto"))
-        return cb_fail(err, CB_EUSAGE, "device %.40s: unknown; use auto, cpu, cpu:c, cpu:avx2, cpu:avx512 or cpu:neon", device);
+        return cb_fail(err, CB_EUSAGE, "device %.40s: unknown; use auto, cpu, cpu:c, cpu:avx2, cpu:avx512, cpu:neon or cuda", device);
+    if (!strcmp(device, "auto")) {
+        if (open_cuda(e, o, "cuda", &why) == 0) return 0;
+        snprintf(e->note, sizeof e->note, "%s", why.text);
+    }
     const cb_backend *b = cb_backend_find("cpu");
     int rc = b->open(&bo, &e->dev, err);
     if (rc == 0) e->backend = b;
@@ -83,7 +102,7 @@ static int largest_ctx(const cb_engine *e, cb_limits lim, int most, uint64_t hav
 
 static int choose_sizes(cb_engine *e, const cb_engine_opts *o, cb_err *err)
 {
-    uint64_t have = o->memory_limit ? o->memory_limit : cb_memory_available() / 4 * 3;
+    uint64_t have = o->memory_limit ? o->memory_limit : e->backend->available(e->dev);
     e->lim.max_rows = o->max_rows ? o->max_rows : DEFAULT_MAX_ROWS;
     e->lim.max_sessions = o->max_sessions ? o->max_sessions : 1;
     if (e->lim.max_rows < 1 || e->lim.max_rows > MAX_MAX_ROWS)
@@ -155,6 +174,7 @@ void cb_engine_get_info(const cb_engine *e, cb_engine_info *out)
     *out = (cb_engine_info){
         .family = e->plan->family,
         .device = e->backend->label(e->dev),
+        .note = e->note[0] ? e->note : NULL,
         .arithmetic = "arith 1",
         .n_vocab = e->plan->n_vocab,
         .ctx_size = e->ctx_size,

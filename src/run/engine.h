@@ -39,6 +39,7 @@ struct cb_engine {
     cb_plan *plan;
     const cb_backend *backend;
     cb_dev *dev;
+    char note[CB_ERR_TEXT];              /* why device auto took no GPU; empty: it did, or was not asked */
     cb_limits lim;
     int ctx_size;
     cb_mem mem;

@@ -1,0 +1,162 @@
+/* abi.h: what host code hands to GPU kernels; the same text in C and CUDA. Plain data of fixed width; pointers are device
+ * pointers. A kernel takes one of these structs by value as its only parameter. Read kernels/kernels.h first. */
+#ifndef CB_CUDA_ABI_H
+#define CB_CUDA_ABI_H
+#include <stdint.h>
+
+enum { CU_BLOCK = 64, CU_SEGMENTS = 8, CU_NO_OP = 0x7fffffff };
+
+/* The rows of a step, on the device, rewritten before each step; what a captured graph must not hold. Arrays lie behind it. */
+typedef struct cu_step {
+    const int32_t *token, *pos, *slot; /* [n_rows] */
+    const int32_t *wanted;             /* [n_wanted] */
+    const int32_t *run0, *run1;        /* [n_rows]: first row of this row's run, and one past its last */
+    const int32_t *run_row;            /* [n_runs]: first row of each run */
+    const int32_t *tile_row, *tile_n;  /* [n_tiles]: attention's tiles of rows, first row and how many */
+    const int32_t *const *tables;      /* [n_kv_groups]: block tables, [max_sessions][table_stride] */
+    int32_t table_stride;
+    int32_t bad_op;                    /* earliest op that met a value that is not finite, or CU_NO_OP */
+} cu_step;
+
+/* Activation planes of all rows of a value: the bytes of the CPU's layout (kernels.h, cb_qrows), so that packed weights are
+ * used as stored and a tap compares bytes. */
+typedef struct cu_planes {
+    int8_t *planes;       /* [rows][stride] */
+    float *dx, *xs;       /* [rows][n_groups] */
+    int32_t *sum;         /* [rows][n_groups] */
+    int32_t stride;       /* bytes between rows of planes */
+    int32_t n_groups, group, pack;
+} cu_planes;
+
+enum { CU_FMT_AFFINE, CU_FMT_FP4, CU_FMT_PLANES, CU_FMT_FLOAT }; /* as cb_fmt; FLOAT is for embeddings only */
+enum { CU_S_F32, CU_S_F16, CU_S_BF16, CU_S_E8M0, CU_S_E4M3 };     /* as cb_scale_type; of CU_FMT_FLOAT the element type */
+
+/* A weight matrix on the device, as stored. CU_FMT_PLANES: group g of row n is 128 bytes at codes + n*row_bytes + g*128: 64
+ * signed high bytes hi = (wi+128)>>8, then 64 signed low bytes lo = wi - 256*hi. */
+typedef struct cu_weight {
+    const uint8_t *codes, *scales, *biases;
+    int64_t row_bytes;
+    int64_t expert_rows;     /* stored rows from one expert to the next */
+    int32_t n_out, k;        /* outputs (of one expert), inputs */
+    int32_t fmt, bits, group, n_groups;
+    int32_t scale_type, pack;
+    float global_scale;
+    int32_t pad;
+} cu_weight;
+
+/* y[yr][n] (+)= sum over k of W[n][k] x[xr][k] for row r < n_rows: xr = x_row ? x_row[r] : r, yr = y_row ? y_row[r] : r.
+ * Experts: expert_at[n_experts+1] says which of the (sorted) rows belong to which expert, and the small-M kernel takes its
+ * work from tiles; otherwise both are NULL. */
+typedef struct cu_linear {
+    cu_weight w;
+    cu_planes x;
+    float *y;
+    const int32_t *x_row, *y_row, *expert_at;
+    const int32_t *tiles;    /* [n_tiles+1][2]: expert and first row of each tile; expert -1 ends the list */
+    int64_t y_stride;        /* floats */
+    int32_t n_rows, n_experts;
+    int32_t add, pad;
+} cu_linear;
+
+/* Several products in one launch: blocks block0[i] .. block0[i+1] work on part i. All are of one kernel's format. */
+enum { CU_MAX_PARTS = 8 };
+typedef struct cu_linears {
+    cu_linear part[CU_MAX_PARTS];
+    int32_t block0[CU_MAX_PARTS + 1];
+    int32_t n_parts;
+} cu_linears;
+
+/* KV state of one layer. Head h of block b is at base + (b*n_heads + h)*head_bytes: K high bytes [64][dim], K low bytes, V high
+ * bytes [dim][64], V low bytes, then f32 dk [parts][64] and dv [64]. */
+typedef struct cu_kv {
+    uint8_t *base;
+    int64_t head_bytes;
+    int32_t n_heads, dim, window, group;
+} cu_kv;
+
+/* One row-wise operation; the fields are those of cb_op with addresses in place of value numbers. */
+typedef struct cu_row_op {
+    int32_t kind, op;        /* cb_op_kind; index in the plan, for reports */
+    int32_t n[6];
+    float f[2];
+    const float *in[3];
+    float *out;
+    int32_t in_stride[3], out_stride; /* floats between rows */
+    int32_t width, pad;      /* of the output */
+    const float *w;          /* a vector, or NULL */
+    const double *freq;      /* CB_ROPE_TABLE */
+    union {
+        cu_planes q;         /* CB_QUANT's output */
+        cu_weight embed;     /* CB_EMBED's matrix */
+        cu_kv kv;            /* CB_KV_PUT's state */
+    } u;
+} cu_row_op;
+
+enum { CU_MAX_ROW_OPS = 16 };
+typedef struct cu_rows {
+    cu_step *step;
+    int32_t n_ops, pad;
+    cu_row_op ops[CU_MAX_ROW_OPS];
+} cu_rows;
+
+/* Attention. Tiles of up to 16 queries: `tile_rows` rows of one session times `heads_per_tile` query heads of one KV head. Block
+ * results go to part when it is not NULL (blocks shared among thread blocks, merged by a second kernel), else to out. */
+typedef struct cu_attention {
+    cu_step *step;
+    cu_kv kv;
+    const float *q;
+    float *out;
+    float *part;             /* [row][query head][n_splits][dim + 2]: m, l, o; l < 0: this block is not seen */
+    int32_t q_stride, out_stride; /* floats between rows */
+    int32_t n_heads;         /* query heads */
+    int32_t n_splits;        /* most blocks that a row sees */
+    float scale;
+    int32_t op;
+} cu_attention;
+
+typedef struct cu_conv {
+    cu_step *step;
+    const float *x, *w;      /* w [width][taps] */
+    float *y, *state;        /* state of session slot s at state + s*state_floats: [taps-1][width] */
+    int64_t state_floats;
+    int32_t x_stride, y_stride, width, taps;
+    int32_t n_rows, n_runs;
+} cu_conv;
+
+typedef struct cu_delta {
+    cu_step *step;
+    const float *u, *a, *b;  /* all q, all k, all v; decay inputs; beta inputs */
+    const float *a_log, *dt_bias;
+    float *y, *state;        /* state of slot s at state + s*state_floats: [v_heads][dv][dk] */
+    int64_t state_floats;
+    int32_t u_stride, a_stride, b_stride, y_stride;
+    int32_t k_heads, v_heads, dk, dv;
+    int32_t n_runs, pad;
+} cu_delta;
+
+/* Counting sort of the routed rows: slots [n], their rows [n], expert_at [E+1], tiles (see cu_linear). */
+typedef struct cu_sort {
+    const int32_t *route;    /* row r: k expert ids at route + r*stride */
+    int32_t *slots, *rows, *expert_at, *tiles;
+    int32_t stride, n_rows, k, n_experts;
+    int32_t tile, pad;       /* rows of a tile at most */
+} cu_sort;
+
+/* Float matrix rows to planes: in [rows][k] of f32, f16 or bf16 (CU_S_...). */
+typedef struct cu_encode {
+    const uint8_t *in;
+    uint8_t *codes;
+    float *scales;
+    int32_t *bad_row;        /* 1 + a row with a value that is not finite is stored here */
+    int64_t row0;            /* of the first row, for bad_row */
+    int32_t n_rows, k, type, n_groups;
+} cu_encode;
+
+/* The largest logit of each row; also looks for values that are not finite. */
+typedef struct cu_best {
+    cu_step *step;
+    const float *logits;     /* [rows][n] */
+    unsigned long long *best; /* [rows]: ordered logit << 32 | ~index; zeroed before */
+    int32_t n, n_rows, op, pad;
+} cu_best;
+#endif

@@ -1,0 +1,267 @@
+/* cuda.c: opens a GPU, gives memory to a plan, and takes it back. */
+#include "cuda/cuda.h"
+#include "cuda/backend.h"
+#include "cuda/lower.h"
+#include <stdio.h>
+#include <string.h>
+
+/* The embedded kernels (Makefile: one fatbin a .cu file). */
+extern const unsigned char cb_fatbin_rows[], cb_fatbin_gemv[], cb_fatbin_attention[], cb_fatbin_hybrid[], cb_fatbin_tools[];
+
+/* In the order of cu_kernel; `shared`: most dynamic shared memory. */
+static const struct kernel_entry {
+    const unsigned char *image;
+    const char *name;
+    int shared;
+} kernels[CU_N_KERNELS] = {
+    [CU_K_ROWS] = {cb_fatbin_rows, "k_rows", 0},
+    [CU_K_SOFTCAP] = {cb_fatbin_rows, "k_softcap", 0},
+    [CU_K_GEMV_Q4G64] = {cb_fatbin_gemv, "k_gemv_q4g64_4", 0},
+    [CU_K_GEMV_Q4G32] = {cb_fatbin_gemv, "k_gemv_q4g32_4", 0},
+    [CU_K_GEMV_Q2G128] = {cb_fatbin_gemv, "k_gemv_q2g128_4", 0},
+    [CU_K_GEMV_Q8G64] = {cb_fatbin_gemv, "k_gemv_q8g64_4", 0},
+    [CU_K_GEMV_PLANES] = {cb_fatbin_gemv, "k_gemv_planes_4", 0},
+    [CU_K_GEMV_ANY] = {cb_fatbin_gemv, "k_gemv_any_4", 0},
+    [CU_K_GEMV8_Q4G64] = {cb_fatbin_gemv, "k_gemv_q4g64_8", 0},
+    [CU_K_GEMV8_Q4G32] = {cb_fatbin_gemv, "k_gemv_q4g32_8", 0},
+    [CU_K_GEMV8_Q2G128] = {cb_fatbin_gemv, "k_gemv_q2g128_8", 0},
+    [CU_K_GEMV8_Q8G64] = {cb_fatbin_gemv, "k_gemv_q8g64_8", 0},
+    [CU_K_GEMV8_PLANES] = {cb_fatbin_gemv, "k_gemv_planes_8", 0},
+    [CU_K_GEMV8_ANY] = {cb_fatbin_gemv, "k_gemv_any_8", 0},
+    [CU_K_ATTN] = {cb_fatbin_attention, "k_attn", 16 * 512 * 4},
+    [CU_K_ATTN_SPLIT] = {cb_fatbin_attention, "k_attn_split", 0},
+    [CU_K_ATTN_MERGE] = {cb_fatbin_attention, "k_attn_merge", 0},
+    [CU_K_CONV] = {cb_fatbin_hybrid, "k_conv", 0},
+    [CU_K_CONV_KEEP] = {cb_fatbin_hybrid, "k_conv_keep", 0},
+    [CU_K_CONV_STEP] = {cb_fatbin_hybrid, "k_conv_step", 0},
+    [CU_K_DELTA] = {cb_fatbin_hybrid, "k_delta", 0},
+    [CU_K_MOE_SORT] = {cb_fatbin_hybrid, "k_moe_sort", 0},
+    [CU_K_ENCODE] = {cb_fatbin_tools, "k_encode", 0},
+    [CU_K_BEST] = {cb_fatbin_tools, "k_best", 0},
+};
+
+/* ---- opening ---- */
+
+static int load_kernels(cb_dev *d, int major, int minor, cb_err *err)
+{
+    const unsigned char *images[16];
+    for (int k = 0; k < CU_N_KERNELS; k++) {
+        int m = 0;
+        while (m < d->n_modules && images[m] != kernels[k].image) m++;
+        CUresult r = CUDA_SUCCESS;
+        if (m == d->n_modules) {
+            r = d->cu.cuModuleLoadData_(&d->modules[m], kernels[k].image);
+            if (r == CUDA_ERROR_NO_BINARY_FOR_GPU || r == CUDA_ERROR_UNSUPPORTED_PTX_VERSION)
+                return cb_fail(err, CB_ENODEV, "cuda: this build has no kernels for a GPU of compute capability %d.%d", major, minor);
+            if (r != CUDA_SUCCESS) return cu_fail(&d->cu, r, "loading kernels", err);
+            images[d->n_modules++] = kernels[k].image;
+        }
+        r = d->cu.cuModuleGetFunction_(&d->kernel[k], d->modules[m], kernels[k].name);
+        if (r == CUDA_SUCCESS && kernels[k].shared)
+            r = d->cu.cuFuncSetAttribute_(d->kernel[k], CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, kernels[k].shared);
+        if (r != CUDA_SUCCESS) return cu_fail(&d->cu, r, kernels[k].name, err);
+    }
+    return 0;
+}
+
+static int attribute(cb_dev *d, CUdevice_attribute a)
+{
+    int v = 0;
+    d->cu.cuDeviceGetAttribute_(&v, a, d->device);
+    return v;
+}
+
+static int open_device(cb_dev *d, int index, cb_err *err)
+{
+    int n = 0;
+    char name[96] = "";
+    d->cu.cuDeviceGetCount_(&n);
+    if (index < 0 || index >= n) return cb_fail(err, CB_ENODEV, "cuda:%d: there %s %d GPU%s", index, n == 1 ? "is" : "are", n, n == 1 ? "" : "s");
+    CUresult r = d->cu.cuDeviceGet_(&d->device, index);
+    if (r == CUDA_SUCCESS) r = d->cu.cuDevicePrimaryCtxRetain_(&d->context, d->device);
+    if (r == CUDA_SUCCESS) r = d->cu.cuCtxSetCurrent_(d->context);
+    if (r == CUDA_SUCCESS) r = d->cu.cuStreamCreate_(&d->stream, CU_STREAM_NON_BLOCKING);
+    if (r != CUDA_SUCCESS) {
+        cu_fail(&d->cu, r, "opening the GPU", err);
+        if (err) err->code = CB_ENODEV;
+        return CB_ENODEV;
+    }
+    int major = attribute(d, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR), minor = attribute(d, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
+    if (major < 8) return cb_fail(err, CB_ENODEV, "cuda:%d: compute capability %d.%d; needed is 8.0 or later", index, major, minor);
+    d->n_sm = attribute(d, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+    d->pdl = major >= 9;
+    d->cu.cuDeviceGetName_(name, sizeof name, d->device);
+    snprintf(d->label, sizeof d->label, "cuda:%d %s", index, name);
+    return load_kernels(d, major, minor, err);
+}
+
+static void cuda_close(cb_dev *d)
+{
+    if (!d) return;
+    if (d->context) {
+        d->cu.cuCtxSetCurrent_(d->context);
+        if (d->stream) d->cu.cuStreamSynchronize_(d->stream);
+        for (int i = 0; i < d->n_graphs; i++) d->cu.cuGraphExecDestroy_(d->graphs[i].exec);
+        cu_free_weights(d);
+        if (d->state_mem) d->cu.cuMemFree_(d->state_mem);
+        if (d->scratch_mem) d->cu.cuMemFree_(d->scratch_mem);
+        if (d->step_host) d->cu.cuMemFreeHost_(d->step_host);
+        if (d->tables_host) d->cu.cuMemFreeHost_(d->tables_host);
+        if (d->out_host) d->cu.cuMemFreeHost_(d->out_host);
+        for (int i = 0; i < d->n_modules; i++) d->cu.cuModuleUnload_(d->modules[i]);
+        if (d->stream) d->cu.cuStreamDestroy_(d->stream);
+        d->cu.cuDevicePrimaryCtxRelease_(d->device);
+    }
+    cu_driver_close(&d->cu);
+    cb_free(d->kv);
+    cb_free(d->rec);
+    cb_free(d->order);
+    cb_free(d->launches);
+    cb_pool_close(d->pool);
+    cb_free(d);
+}
+
+static int cuda_open(const cb_backend_opts *opts, cb_dev **out, cb_err *err)
+{
+    *out = NULL;
+    cb_dev *d = cb_alloc(sizeof *d);
+    if (!d) return cb_fail(err, CB_ENOMEM, "no memory for a CUDA device");
+    int rc = cu_driver_open(&d->cu, err), cores = cb_physical_cores();
+    if (rc == 0) rc = open_device(d, opts->index, err);
+    if (rc == 0) rc = cb_pool_open(cores < 8 ? cores : 8, &d->pool, err);
+    if (rc < 0) cuda_close(d);
+    else *out = d;
+    return rc;
+}
+
+static int cuda_load(cb_dev *d, const cb_plan *p, cb_progress_fn progress, void *ctx, cb_err *err)
+{
+    CUresult r = d->cu.cuCtxSetCurrent_(d->context);
+    return r == CUDA_SUCCESS ? cu_load(d, p, progress, ctx, err) : cu_fail(&d->cu, r, "the GPU", err);
+}
+
+/* ---- sizes ---- */
+
+enum { LOGITS_BYTES = 512 << 20, PART_FLOATS = 32 << 20, OUT_BYTES = 32 << 20 };
+
+static int logits_rows(const cb_plan *p, const cb_limits *lim)
+{
+    int64_t n = (int64_t)LOGITS_BYTES / ((int64_t)p->n_vocab * 4);
+    n = n < 64 ? 64 : n;
+    return n < lim->max_rows ? (int)n : lim->max_rows;
+}
+
+static int table_stride(const cb_plan *p) { return (p->ctx_trained + CU_BLOCK - 1) / CU_BLOCK + 1; }
+
+static size_t step_bytes(const cb_limits *lim) { return sizeof(cu_step) + CB_MAX_KV_GROUPS * 8 + (size_t)lim->max_rows * 4 * 9; }
+
+/* Where each part of the scratch begins; returns the size. */
+typedef struct parts {
+    uint64_t values, logits, part, sort_at, sort_tiles, best, step, tables;
+} parts;
+
+static uint64_t lay_out(const cb_plan *p, const cb_limits *lim, parts *o)
+{
+    uint64_t at = 0;
+    int64_t routed = (int64_t)lim->max_rows * p->max_top_k;
+#define PART(name, bytes) o->name = at, at += ((uint64_t)(bytes) + 255) / 256 * 256
+    PART(values, p->scratch_row_bytes * (uint64_t)lim->max_rows);
+    PART(logits, (uint64_t)logits_rows(p, lim) * (uint64_t)p->n_vocab * 4);
+    PART(part, p->n_kv ? (uint64_t)PART_FLOATS * 4 : 0);
+    PART(sort_at, (p->max_experts + 1) * 4);
+    PART(sort_tiles, (routed + 2) * 8);
+    PART(best, (uint64_t)lim->max_rows * 8);
+    PART(step, step_bytes(lim));
+    PART(tables, (uint64_t)CB_MAX_KV_GROUPS * (uint64_t)lim->max_sessions * (uint64_t)table_stride(p) * 4);
+#undef PART
+    return at;
+}
+
+static uint64_t kv_bytes(const cb_plan *p, const cb_limits *lim, int i)
+{
+    return (uint64_t)lim->kv_blocks[p->kv[i].group] * (uint64_t)p->kv[i].n_heads * cu_kv_head_bytes(p->kv[i].dim);
+}
+static uint64_t rec_bytes(const cb_plan *p, const cb_limits *lim, int i)
+{
+    return ((uint64_t)lim->n_slots * p->rec[i].floats * 4 + 255) / 256 * 256;
+}
+
+static void cuda_need(const cb_plan *p, const cb_limits *lim, int n_threads, cb_mem *out)
+{
+    (void)n_threads;
+    parts o;
+    *out = (cb_mem){.weights = cu_weight_need(p), .scratch = lay_out(p, lim, &o)};
+    for (int i = 0; i < p->n_kv; i++) out->kv[p->kv[i].group] += kv_bytes(p, lim, i);
+    for (int g = 0; g < CB_MAX_KV_GROUPS; g++) out->state += out->kv[g];
+    for (int i = 0; i < p->n_rec; i++) out->recurrent += rec_bytes(p, lim, i);
+    out->state += out->recurrent;
+}
+
+static int cuda_prepare(cb_dev *d, const cb_limits *lim, cb_err *err)
+{
+    const cb_plan *p = d->plan;
+    cb_mem need;
+    parts o;
+    d->lim = *lim;
+    cuda_need(p, lim, 0, &need);
+    uint64_t scratch = lay_out(p, lim, &o);
+    d->kv = cb_alloc_array((size_t)p->n_kv, sizeof *d->kv);
+    d->rec = cb_alloc_array((size_t)p->n_rec, sizeof *d->rec);
+    if (!d->kv || !d->rec) return cb_fail(err, CB_ENOMEM, "no memory");
+    d->table_stride = table_stride(p);
+    d->step_bytes = step_bytes(lim);
+    size_t tables = (size_t)CB_MAX_KV_GROUPS * (size_t)lim->max_sessions * (size_t)d->table_stride * 4, row = (size_t)p->n_vocab * 4;
+    d->out_bytes = row > OUT_BYTES ? row : OUT_BYTES;
+    CUresult r = d->cu.cuCtxSetCurrent_(d->context);
+    if (r == CUDA_SUCCESS) r = d->cu.cuMemAlloc_(&d->state_mem, need.state + 256);
+    if (r == CUDA_SUCCESS) r = d->cu.cuMemAlloc_(&d->scratch_mem, scratch);
+    if (r == CUDA_SUCCESS) r = d->cu.cuMemHostAlloc_((void **)&d->step_host, d->step_bytes, 0);
+    if (r == CUDA_SUCCESS) r = d->cu.cuMemHostAlloc_((void **)&d->tables_host, tables, 0);
+    if (r == CUDA_SUCCESS) r = d->cu.cuMemHostAlloc_(&d->out_host, d->out_bytes, 0);
+    if (r != CUDA_SUCCESS) return cu_fail(&d->cu, r, "memory for the KV cache and activations", err);
+    memset(d->tables_host, 0xff, tables);
+    uint8_t *at = (uint8_t *)d->state_mem, *base = (uint8_t *)d->scratch_mem;
+    for (int i = 0; i < p->n_kv; i++) {
+        const cb_kv_state *s = &p->kv[i];
+        d->kv[i] = (cu_kv){at, (int64_t)cu_kv_head_bytes(s->dim), s->n_heads, s->dim, s->window, s->group};
+        at += kv_bytes(p, lim, i);
+    }
+    at = (uint8_t *)(((uintptr_t)at + 255) & ~(uintptr_t)255);
+    for (int i = 0; i < p->n_rec; i++) {
+        d->rec[i] = (float *)at;
+        at += rec_bytes(p, lim, i);
+    }
+    d->scratch = base + o.values;
+    d->logits = (float *)(base + o.logits);
+    d->logits_rows = logits_rows(p, lim);
+    d->part = (float *)(base + o.part);
+    d->part_floats = p->n_kv ? PART_FLOATS : 0;
+    d->sort_at = (int32_t *)(base + o.sort_at);
+    d->sort_tiles = (int32_t *)(base + o.sort_tiles);
+    d->best = (unsigned long long *)(base + o.best);
+    d->step = (cu_step *)(base + o.step);
+    d->tables = (CUdeviceptr)(uintptr_t)(base + o.tables);
+    d->tile_rows = 16;
+    for (int i = 0; i < p->n_ops; i++)
+        if (p->ops[i].kind == CB_ATTENTION) {
+            int per = p->ops[i].n[1] / p->kv[p->ops[i].n[0]].n_heads, rows = per < 16 ? 16 / per : 1;
+            if (rows < d->tile_rows) d->tile_rows = rows;
+        }
+    return cu_lower(d, err);
+}
+
+static const char *cuda_label(const cb_dev *d) { return d->label; }
+static int cuda_n_threads(const cb_dev *d) { return cb_pool_size(d->pool); }
+
+static uint64_t cuda_available(const cb_dev *d)
+{
+    size_t have = 0, all = 0;
+    d->cu.cuCtxSetCurrent_(d->context);
+    if (d->cu.cuMemGetInfo_(&have, &all) != CUDA_SUCCESS) return 0;
+    uint64_t kept = (uint64_t)512 << 20; /* loading buffers, graphs, the driver */
+    return have > kept ? have - kept : 0;
+}
+
+const cb_backend cb_backend_cuda = {.name = "cuda", .open = cuda_open, .close = cuda_close, .load = cuda_load, .need = cuda_need,
+                                    .prepare = cuda_prepare, .run = cu_run, .state_copy = cu_state_copy, .label = cuda_label,
+                                    .n_threads = cuda_n_threads, .available = cuda_available};

@@ -1,0 +1,117 @@
+/* cuda.h: the CUDA backend's device. cuda.c opens and sizes it, load.c brings the weights, lower.c turns the plan into launches,
+ * launch.c makes one launch, run.c runs a step. Kernels are in *.cu; abi.h is what they are given. */
+#ifndef CB_CUDA_CUDA_H
+#define CB_CUDA_CUDA_H
+#include "base/pool.h"
+#include "cuda/abi.h"
+#include "cuda/driver.h"
+#include "plan/backend.h"
+
+/* Kernels by name; the order is that of the table in cuda.c. */
+typedef enum cu_kernel {
+    CU_K_ROWS, CU_K_SOFTCAP,
+    CU_K_GEMV_Q4G64, CU_K_GEMV_Q4G32, CU_K_GEMV_Q2G128, CU_K_GEMV_Q8G64, CU_K_GEMV_PLANES, CU_K_GEMV_ANY, /* up to 4 rows */
+    CU_K_GEMV8_Q4G64, CU_K_GEMV8_Q4G32, CU_K_GEMV8_Q2G128, CU_K_GEMV8_Q8G64, CU_K_GEMV8_PLANES, CU_K_GEMV8_ANY, /* up to 8 */
+    CU_K_ATTN, CU_K_ATTN_SPLIT, CU_K_ATTN_MERGE,
+    CU_K_CONV, CU_K_CONV_KEEP, CU_K_CONV_STEP, CU_K_DELTA, CU_K_MOE_SORT,
+    CU_K_ENCODE, CU_K_BEST,
+    CU_N_KERNELS
+} cu_kernel;
+
+/* A launch: some operations of the plan, in order. */
+typedef struct cu_launch {
+    int first, n;            /* dev->order[first .. first+n) are plan op indexes */
+} cu_launch;
+
+/* A captured decode step. */
+typedef struct cu_graph {
+    int n_rows, n_wanted, n_splits;
+    CUgraphExec exec;
+} cu_graph;
+
+enum { CU_MAX_GRAPHS = 128, CU_GRAPH_ROWS = 64 };
+
+struct cb_dev {
+    cu_driver cu;
+    CUdevice device;
+    CUcontext context;
+    CUstream stream;
+    CUmodule modules[16];
+    int n_modules;
+    CUfunction kernel[CU_N_KERNELS];
+    char label[128];
+    int n_sm;
+    bool pdl;                /* programmatic dependent launch: sm_90 and later */
+    cb_pool *pool;           /* copies weights out of the page cache */
+
+    const cb_plan *plan;
+    cb_limits lim;
+    cu_weight *weights;      /* [plan->n_weights]; of matrices */
+    cu_weight *embed;        /* the same for embeddings: floats as stored */
+    const float **vectors;   /* device addresses */
+    const double **freq;     /* [plan->n_ropes] */
+    CUdeviceptr weight_mem, state_mem, scratch_mem;
+    uint64_t weight_bytes;
+
+    cu_kv *kv;               /* [plan->n_kv] */
+    float **rec;             /* [plan->n_rec] */
+    uint8_t *scratch;        /* values: offset*max_rows + row*row_bytes */
+    float *logits, *part;
+    size_t part_floats;
+    int logits_rows;         /* rows of logits there is room for; more are run in turn */
+    int32_t *sort_at, *sort_tiles;
+    unsigned long long *best;
+    cu_step *step;           /* on the device */
+    uint8_t *step_host;      /* pinned mirror of the step and its arrays */
+    size_t step_bytes;
+    CUdeviceptr tables;      /* [groups][max_sessions][table_stride] */
+    int32_t *tables_host;    /* pinned mirror */
+    int table_stride;
+    void *out_host;          /* pinned: logits or best ids on their way to the caller */
+    size_t out_bytes;
+
+    int32_t *order;          /* [plan->n_ops]: ops as launches take them */
+    cu_launch *launches;
+    int tile_rows;           /* rows of an attention tile when a run has several */
+    int n_launches, first_wanted; /* launches from here on work on wanted rows */
+    cu_graph graphs[CU_MAX_GRAPHS];
+    int n_graphs, next_graph;
+
+    /* the step being run */
+    const cb_batch *batch;
+    int n_runs, n_tiles, n_splits; /* n_splits > 0: attention spreads each row's context */
+    int wanted0, n_wanted;   /* the wanted rows being run */
+    bool lost;               /* the device failed: every later step fails at once */
+};
+
+/* Values on the device. */
+static inline void *cu_value(const cb_dev *d, cb_val v)
+{
+    const cb_value *x = &d->plan->values[v];
+    return x->is_logits ? (void *)d->logits : d->scratch + x->offset * (size_t)d->lim.max_rows;
+}
+static inline int cu_slots(const cb_dev *d, cb_val v) { return d->plan->values[v].slots > 1 ? d->plan->values[v].slots : 1; }
+static inline int cu_n_rows(const cb_dev *d, cb_val v)
+{
+    return (d->plan->values[v].wanted ? d->n_wanted : d->batch->n_rows) * cu_slots(d, v);
+}
+static inline int cu_stride(const cb_dev *d, cb_val v) { return (int)(d->plan->values[v].row_bytes / 4); }
+
+/* load.c */
+int cu_load(cb_dev *d, const cb_plan *p, cb_progress_fn progress, void *ctx, cb_err *err);
+uint64_t cu_weight_need(const cb_plan *p);
+void cu_free_weights(cb_dev *d);
+/* lower.c: fills order and launches. */
+int cu_lower(cb_dev *d, cb_err *err);
+/* launch.c: ops order[first..first+n) as one launch (attention and convolution may take two). */
+int cu_launch_ops(cb_dev *d, const int32_t *ops, int n, cb_err *err);
+int cu_kernel_launch(cb_dev *d, cu_kernel k, unsigned gx, unsigned gy, unsigned gz, unsigned threads, unsigned shared, void *args, cb_err *err);
+/* run.c */
+int cu_run(cb_dev *d, const cb_batch *b, cb_err *err);
+int cu_state_copy(cb_dev *d, const cb_copy *ops, int n, cb_err *err);
+
+static inline size_t cu_kv_head_bytes(int dim)
+{
+    return ((size_t)(4 * CU_BLOCK * dim + ((dim + 63) / 64 + 1) * CU_BLOCK * 4) + 63) / 64 * 64;
+}
+#endif

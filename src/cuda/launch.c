@@ -1,0 +1,185 @@
+/* launch.c: the operations of one launch become a kernel's arguments. */
+#include "cuda/lower.h"
+#include <string.h>
+
+int cu_kernel_launch(cb_dev *d, cu_kernel k, unsigned gx, unsigned gy, unsigned gz, unsigned threads, unsigned shared, void *args, cb_err *err)
+{
+    CUlaunchAttribute attr = {.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION};
+    attr.value.programmaticStreamSerializationAllowed = 1;
+    CUlaunchConfig c = {.gridDimX = gx, .gridDimY = gy, .gridDimZ = gz, .blockDimX = threads, .blockDimY = 1, .blockDimZ = 1,
+                        .sharedMemBytes = shared, .hStream = d->stream, .attrs = &attr, .numAttrs = d->pdl ? 1 : 0};
+    void *params[] = {args};
+    CUresult r = d->cu.cuLaunchKernelEx_(&c, d->kernel[k], params, NULL);
+    return r == CUDA_SUCCESS ? 0 : cu_fail(&d->cu, r, "launch", err);
+}
+
+/* ---- row-wise ops ---- */
+
+static cu_planes planes_of(const cb_dev *d, cb_val v)
+{
+    const cb_value *x = &d->plan->values[v];
+    size_t rows = (size_t)d->lim.max_rows * (size_t)cu_slots(d, v), G = (size_t)((x->width + x->group - 1) / x->group);
+    size_t stride = (size_t)((x->width + 64 * x->pack - 1) / (64 * x->pack)) * 128 * (size_t)x->pack;
+    cu_planes q = {.planes = cu_value(d, v), .stride = (int32_t)stride, .n_groups = (int32_t)G, .group = x->group, .pack = x->pack};
+    q.dx = (float *)(q.planes + rows * stride);
+    q.xs = q.dx + rows * G;
+    q.sum = (int32_t *)(q.xs + rows * G);
+    return q;
+}
+
+static void row_op(const cb_dev *d, int index, cu_row_op *r)
+{
+    const cb_op *o = &d->plan->ops[index];
+    memset(r, 0, sizeof *r);
+    r->kind = o->kind;
+    r->op = index;
+    memcpy(r->n, o->n, sizeof r->n);
+    memcpy(r->f, o->f, sizeof r->f);
+    for (int i = 0; i < CB_MAX_IN; i++) {
+        if (o->in[i] < 0) continue;
+        r->in[i] = cu_value(d, o->in[i]);
+        r->in_stride[i] = cu_stride(d, o->in[i]);
+    }
+    if (o->out >= 0) {
+        r->out = cu_value(d, o->out);
+        r->out_stride = cu_stride(d, o->out);
+        r->width = d->plan->values[o->out].width;
+    }
+    if (o->w[0] >= 0 && d->plan->weights[o->w[0]].is_vector) r->w = d->vectors[o->w[0]];
+    switch (o->kind) {
+    case CB_EMBED: r->u.embed = d->embed[o->w[0]]; break;
+    case CB_ROPE_TABLE: r->freq = d->freq[o->n[0]]; break;
+    case CB_QUANT: r->u.q = planes_of(d, o->out); break;
+    case CB_KV_PUT: r->u.kv = d->kv[o->n[0]]; break;
+    case CB_WANTED: r->n[0] = d->wanted0; break;
+    default: break;
+    }
+}
+
+static int rows(cb_dev *d, const int32_t *ops, int n, cb_err *err)
+{
+    const cb_op *first = &d->plan->ops[ops[0]];
+    cu_rows a = {.step = d->step, .n_ops = n};
+    for (int i = 0; i < n; i++) row_op(d, ops[i], &a.ops[i]);
+    int n_rows = cu_n_rows(d, first->out >= 0 ? first->out : first->in[0]);
+    if (!n_rows) return 0;
+    if (first->kind == CB_SOFTCAP) return cu_kernel_launch(d, CU_K_SOFTCAP, 64, (unsigned)n_rows, 1, 256, 0, &a, err);
+    return cu_kernel_launch(d, CU_K_ROWS, (unsigned)n_rows, 1, 1, 512, 0, &a, err);
+}
+
+/* ---- products ---- */
+
+cu_kernel cu_gemv_kernel(const cu_weight *w)
+{
+    if (w->fmt == CU_FMT_PLANES) return CU_K_GEMV_PLANES;
+    if (w->fmt == CU_FMT_AFFINE && w->bits == 4 && w->group == 64) return CU_K_GEMV_Q4G64;
+    if (w->fmt == CU_FMT_AFFINE && w->bits == 4 && w->group == 32) return CU_K_GEMV_Q4G32;
+    if (w->fmt == CU_FMT_AFFINE && w->bits == 2 && w->group == 128) return CU_K_GEMV_Q2G128;
+    if (w->fmt == CU_FMT_AFFINE && w->bits == 8 && w->group == 64) return CU_K_GEMV_Q8G64;
+    return CU_K_GEMV_ANY;
+}
+
+/* Blocks of 16 outputs are shared out in proportion to the work of each part. */
+static void share_blocks(const cb_dev *d, cu_linears *a, int n_y)
+{
+    int64_t work = 0, most = 2 * d->n_sm / (n_y < 1 ? 1 : n_y);
+    for (int i = 0; i < a->n_parts; i++) work += (int64_t)((a->part[i].w.n_out + 15) / 16) * a->part[i].w.n_groups;
+    for (int i = 0; i < a->n_parts; i++) {
+        int64_t tiles = (a->part[i].w.n_out + 15) / 16, mine = work ? most * (tiles * a->part[i].w.n_groups) / work : 1;
+        int64_t rounds = mine > 0 ? (tiles + mine - 1) / mine : tiles;
+        mine = (tiles + rounds - 1) / rounds;
+        a->block0[i + 1] = a->block0[i] + (int32_t)mine;
+    }
+}
+
+static int products(cb_dev *d, const int32_t *ops, int n, cb_err *err)
+{
+    cu_linears a = {.n_parts = n};
+    const cb_op *first = &d->plan->ops[ops[0]];
+    bool experts = first->kind == CB_MOE_LINEAR;
+    int n_rows = cu_n_rows(d, first->out);
+    if (!n_rows) return 0;
+    for (int i = 0; i < n; i++) {
+        const cb_op *o = &d->plan->ops[ops[i]];
+        a.part[i] = (cu_linear){.w = d->weights[o->w[0]], .x = planes_of(d, o->in[0]), .y = cu_value(d, o->out), .y_stride = cu_stride(d, o->out),
+                                .n_rows = n_rows, .add = experts ? 0 : o->n[0]};
+        if (!experts) continue;
+        const int32_t *slots = cu_value(d, o->in[1]);
+        a.part[i].x_row = o->n[0] ? slots : slots + n_rows;
+        a.part[i].y_row = slots;
+        a.part[i].expert_at = d->sort_at;
+        a.part[i].tiles = d->sort_tiles;
+        a.part[i].n_experts = (int32_t)d->plan->weights[o->w[0]].matrix.stack;
+    }
+    bool wide = n_rows > 4 && !(experts && cu_expert_tile(n_rows) == 4);
+    int n_y = experts ? cu_max_tiles(n_rows, a.part[0].n_experts) : (n_rows + (wide ? 7 : 3)) / (wide ? 8 : 4);
+    share_blocks(d, &a, experts ? 1 : n_y);
+    cu_kernel k = cu_gemv_kernel(&a.part[0].w);
+    if (wide) k += CU_K_GEMV8_Q4G64 - CU_K_GEMV_Q4G64;
+    return cu_kernel_launch(d, k, (unsigned)a.block0[n], (unsigned)n_y, 1, 256, 0, &a, err);
+}
+
+/* ---- the rest ---- */
+
+static int attention(cb_dev *d, int index, cb_err *err)
+{
+    const cb_op *o = &d->plan->ops[index];
+    cu_attention a = {.step = d->step, .kv = d->kv[o->n[0]], .q = cu_value(d, o->in[0]), .out = cu_value(d, o->out), .part = d->part,
+                      .q_stride = cu_stride(d, o->in[0]), .out_stride = cu_stride(d, o->out), .n_heads = o->n[1], .scale = o->f[0], .op = index};
+    int per = a.n_heads / a.kv.n_heads, sets = (per + 15) / 16;
+    unsigned gy = (unsigned)(a.kv.n_heads * sets);
+    a.n_splits = d->n_splits;
+    if (a.kv.window && a.n_splits > a.kv.window / CU_BLOCK + 2) a.n_splits = a.kv.window / CU_BLOCK + 2;
+    size_t floats = (size_t)d->batch->n_rows * (size_t)a.n_heads * (size_t)a.n_splits * (size_t)(a.kv.dim + 2);
+    if (d->n_splits && floats <= d->part_floats) {
+        int rc = cu_kernel_launch(d, CU_K_ATTN_SPLIT, (unsigned)d->n_tiles, gy, (unsigned)a.n_splits, 256, 0, &a, err);
+        return rc < 0 ? rc : cu_kernel_launch(d, CU_K_ATTN_MERGE, (unsigned)d->batch->n_rows, (unsigned)a.n_heads, 1, 128, 0, &a, err);
+    }
+    a.part = NULL;
+    return cu_kernel_launch(d, CU_K_ATTN, (unsigned)d->n_tiles, gy, 1, 256, (unsigned)(16 * a.kv.dim * 4), &a, err);
+}
+
+static int conv(cb_dev *d, int index, cb_err *err)
+{
+    const cb_op *o = &d->plan->ops[index];
+    cu_conv a = {.step = d->step, .x = cu_value(d, o->in[0]), .w = d->vectors[o->w[0]], .y = cu_value(d, o->out), .state = d->rec[o->n[0]],
+                 .state_floats = (int64_t)d->plan->rec[o->n[0]].floats, .x_stride = cu_stride(d, o->in[0]), .y_stride = cu_stride(d, o->out),
+                 .width = d->plan->values[o->out].width, .taps = o->n[1], .n_rows = d->batch->n_rows, .n_runs = d->n_runs};
+    unsigned gx = (unsigned)(a.width + 255) / 256;
+    if (a.n_runs == a.n_rows) return cu_kernel_launch(d, CU_K_CONV_STEP, gx, (unsigned)a.n_rows, 1, 256, 0, &a, err);
+    int rc = cu_kernel_launch(d, CU_K_CONV, gx, (unsigned)a.n_rows, 1, 256, 0, &a, err);
+    return rc < 0 ? rc : cu_kernel_launch(d, CU_K_CONV_KEEP, gx, (unsigned)a.n_runs, 1, 256, 0, &a, err);
+}
+
+static int delta(cb_dev *d, int index, cb_err *err)
+{
+    const cb_op *o = &d->plan->ops[index];
+    cu_delta a = {.step = d->step, .u = cu_value(d, o->in[0]), .a = cu_value(d, o->in[1]), .b = cu_value(d, o->in[2]),
+                  .a_log = d->vectors[o->w[0]], .dt_bias = d->vectors[o->w[1]], .y = cu_value(d, o->out), .state = d->rec[o->n[0]],
+                  .state_floats = (int64_t)d->plan->rec[o->n[0]].floats, .u_stride = cu_stride(d, o->in[0]), .a_stride = cu_stride(d, o->in[1]),
+                  .b_stride = cu_stride(d, o->in[2]), .y_stride = cu_stride(d, o->out), .k_heads = o->n[1], .v_heads = o->n[2], .dk = o->n[3],
+                  .dv = o->n[4], .n_runs = d->n_runs};
+    return cu_kernel_launch(d, CU_K_DELTA, (unsigned)(a.dv + 31) / 32, (unsigned)a.v_heads, (unsigned)a.n_runs, 128, 0, &a, err);
+}
+
+static int sort(cb_dev *d, int index, cb_err *err)
+{
+    const cb_op *o = &d->plan->ops[index];
+    int n_rows = cu_n_rows(d, o->in[0]), n = n_rows * o->n[1];
+    int32_t *slots = cu_value(d, o->out);
+    cu_sort a = {.route = cu_value(d, o->in[0]), .slots = slots, .rows = slots + n, .expert_at = d->sort_at, .tiles = d->sort_tiles,
+                 .stride = cu_stride(d, o->in[0]), .n_rows = n_rows, .k = o->n[1], .n_experts = o->n[0], .tile = cu_expert_tile(n)};
+    return cu_kernel_launch(d, CU_K_MOE_SORT, 1, 1, 1, 1024, 0, &a, err);
+}
+
+int cu_launch_ops(cb_dev *d, const int32_t *ops, int n, cb_err *err)
+{
+    switch (d->plan->ops[ops[0]].kind) {
+    case CB_LINEAR: case CB_MOE_LINEAR: return products(d, ops, n, err);
+    case CB_ATTENTION: return attention(d, ops[0], err);
+    case CB_CONV: return conv(d, ops[0], err);
+    case CB_DELTA: return delta(d, ops[0], err);
+    case CB_MOE_SORT: return sort(d, ops[0], err);
+    default: return rows(d, ops, n, err);
+    }
+}

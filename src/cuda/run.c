@@ -1,0 +1,292 @@
+/* run.c: a step. Its rows, runs and tiles go to the device in one copy; then the launches, from a captured graph when the step only
+ * decodes; then logits or the best ids come back. */
+#include "cuda/lower.h"
+#include "base/clock.h"
+#include <string.h>
+
+#define TRY(call, what)                                                                                                        \
+    do {                                                                                                                       \
+        CUresult r_ = (call);                                                                                                  \
+        if (r_ != CUDA_SUCCESS) return cu_fail(&d->cu, r_, what, err);                                                         \
+    } while (0)
+
+/* ---- what the device must know of the step ---- */
+
+typedef struct packer {
+    uint8_t *host;
+    CUdeviceptr dev;
+    size_t at;
+} packer;
+
+static int32_t *pack(packer *p, const int32_t **dev, const int32_t *from, int n)
+{
+    int32_t *to = (int32_t *)(p->host + p->at);
+    *dev = (const int32_t *)(p->dev + p->at);
+    if (from) memcpy(to, from, (size_t)n * 4);
+    p->at += (size_t)n * 4;
+    return to;
+}
+
+/* Runs: rows of one session at consecutive positions. Tiles: rows whose queries share a thread block. */
+static void find_runs(cb_dev *d, packer *p, cu_step *s)
+{
+    const cb_batch *b = d->batch;
+    int n = b->n_rows;
+    int32_t *run0 = pack(p, &s->run0, NULL, n), *run1 = pack(p, &s->run1, NULL, n), *run_row = pack(p, &s->run_row, NULL, n);
+    d->n_runs = 0;
+    for (int r = 0; r < n;) {
+        int e = r + 1;
+        while (e < n && b->slot[e] == b->slot[r] && b->pos[e] == b->pos[e - 1] + 1) e++;
+        for (int i = r; i < e; i++) run0[i] = r, run1[i] = e;
+        run_row[d->n_runs++] = r;
+        r = e;
+    }
+    /* rows per tile: as many as 16 queries allow in the layer with the fewest query heads per KV head */
+    int per = d->n_runs == n ? 1 : d->tile_rows;
+    int32_t *tile_row = pack(p, &s->tile_row, NULL, n), *tile_n = pack(p, &s->tile_n, NULL, n);
+    d->n_tiles = 0;
+    for (int run = 0; run < d->n_runs; run++)
+        for (int r = run_row[run], e = run1[run_row[run]]; r < e; r += per) {
+            tile_row[d->n_tiles] = r;
+            tile_n[d->n_tiles++] = e - r < per ? e - r : per;
+        }
+    int most = 0;
+    for (int r = 0; r < n; r++) most = b->pos[r] / CU_BLOCK + 1 > most ? b->pos[r] / CU_BLOCK + 1 : most;
+    d->n_splits = 0;
+    if (d->n_runs == n && n <= CU_GRAPH_ROWS)
+        for (d->n_splits = 4; d->n_splits < most; d->n_splits += d->n_splits / 2) {}
+}
+
+static int send_tables(cb_dev *d, cb_err *err)
+{
+    const cb_batch *b = d->batch;
+    for (int g = 0; g < d->plan->n_kv_groups; g++)
+        for (int r = 0; r < b->n_rows; r++) {
+            if (r + 1 < b->n_rows && b->slot[r + 1] == b->slot[r]) continue; /* the run's last row knows most */
+            size_t at = ((size_t)g * (size_t)d->lim.max_sessions + (size_t)b->slot[r]) * (size_t)d->table_stride;
+            const int32_t *now = b->kv[g][b->slot[r]];
+            int32_t *was = d->tables_host + at;
+            int n = b->pos[r] / CU_BLOCK + 1, first = 0, last = n;
+            while (first < last && was[first] == now[first]) first++;
+            while (last > first && was[last - 1] == now[last - 1]) last--;
+            if (first == last) continue;
+            memcpy(was + first, now + first, (size_t)(last - first) * 4);
+            TRY(d->cu.cuMemcpyHtoDAsync_(d->tables + (at + (size_t)first) * 4, was + first, (size_t)(last - first) * 4, d->stream), "block tables");
+        }
+    return 0;
+}
+
+static int send_step(cb_dev *d, cb_err *err)
+{
+    const cb_batch *b = d->batch;
+    cu_step *s = (cu_step *)d->step_host;
+    packer p = {d->step_host, (CUdeviceptr)(uintptr_t)d->step, sizeof *s};
+    memset(s, 0, sizeof *s);
+    const int32_t **tables = (const int32_t **)(p.host + p.at);
+    s->tables = (const int32_t *const *)(p.dev + p.at);
+    for (int g = 0; g < CB_MAX_KV_GROUPS; g++)
+        tables[g] = (const int32_t *)(d->tables + (size_t)g * (size_t)d->lim.max_sessions * (size_t)d->table_stride * 4);
+    p.at += CB_MAX_KV_GROUPS * sizeof *tables;
+    pack(&p, &s->token, b->token, b->n_rows);
+    pack(&p, &s->pos, b->pos, b->n_rows);
+    pack(&p, &s->slot, b->slot, b->n_rows);
+    pack(&p, &s->wanted, b->wanted, b->n_wanted);
+    find_runs(d, &p, s);
+    s->table_stride = d->table_stride;
+    s->bad_op = CU_NO_OP;
+    CB_ASSERT(p.at <= d->step_bytes);
+    TRY(d->cu.cuMemcpyHtoDAsync_((CUdeviceptr)(uintptr_t)d->step, s, p.at, d->stream), "the step's rows");
+    return 0;
+}
+
+/* ---- launches ---- */
+
+static int launch(cb_dev *d, int from, int to, cb_err *err)
+{
+    for (int i = from; i < to; i++) {
+        int rc = cu_launch_ops(d, d->order + d->launches[i].first, d->launches[i].n, err);
+        if (rc < 0) return rc;
+    }
+    return 0;
+}
+
+/* Looks for values that are not finite, and finds the best id of each row. */
+static int best(cb_dev *d, cb_err *err)
+{
+    cu_best a = {.step = d->step, .logits = d->logits, .best = d->best, .n = d->plan->n_vocab, .n_rows = d->n_wanted, .op = d->plan->n_ops - 1};
+    if (!d->n_wanted) return 0;
+    TRY(d->cu.cuMemsetD8Async_((CUdeviceptr)(uintptr_t)d->best, 0, (size_t)d->n_wanted * 8, d->stream), "best ids");
+    return cu_kernel_launch(d, CU_K_BEST, 32, (unsigned)d->n_wanted, 1, 256, 0, &a, err);
+}
+
+static int whole_step(cb_dev *d, cb_err *err)
+{
+    int rc = launch(d, 0, d->n_launches, err);
+    return rc < 0 ? rc : best(d, err);
+}
+
+static int capture(cb_dev *d, CUgraphExec *out, cb_err *err)
+{
+    CUgraph g;
+    TRY(d->cu.cuStreamBeginCapture_(d->stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), "graph capture");
+    int rc = whole_step(d, err);
+    CUresult r = d->cu.cuStreamEndCapture_(d->stream, &g);
+    if (rc < 0) return rc;
+    if (r != CUDA_SUCCESS) return cu_fail(&d->cu, r, "graph capture", err);
+    r = d->cu.cuGraphInstantiate_(out, g, 0);
+    d->cu.cuGraphDestroy_(g);
+    return r == CUDA_SUCCESS ? 0 : cu_fail(&d->cu, r, "graph instantiation", err);
+}
+
+static int from_graph(cb_dev *d, cb_err *err)
+{
+    cu_graph *g = NULL;
+    for (int i = 0; i < d->n_graphs && !g; i++)
+        if (d->graphs[i].n_rows == d->batch->n_rows && d->graphs[i].n_wanted == d->n_wanted && d->graphs[i].n_splits == d->n_splits)
+            g = &d->graphs[i];
+    if (!g) {
+        CUgraphExec exec;
+        int rc = capture(d, &exec, err);
+        if (rc < 0) return rc;
+        if (d->n_graphs < CU_MAX_GRAPHS) g = &d->graphs[d->n_graphs++];
+        else {
+            g = &d->graphs[d->next_graph++ % CU_MAX_GRAPHS];
+            d->cu.cuGraphExecDestroy_(g->exec);
+        }
+        *g = (cu_graph){d->batch->n_rows, d->n_wanted, d->n_splits, exec};
+    }
+    TRY(d->cu.cuGraphLaunch_(g->exec, d->stream), "graph launch");
+    return 0;
+}
+
+/* ---- results ---- */
+
+static int wait(cb_dev *d, cb_err *err)
+{
+    TRY(d->cu.cuStreamSynchronize_(d->stream), "a step");
+    return 0;
+}
+
+/* Logits of the wanted rows wanted0 .. wanted0+n_wanted, through pinned memory. */
+static int fetch(cb_dev *d, cb_err *err)
+{
+    const cb_batch *b = d->batch;
+    size_t row = (size_t)d->plan->n_vocab * 4, per = d->out_bytes / row;
+    if (b->best && d->n_wanted) {
+        unsigned long long *ids = d->out_host;
+        TRY(d->cu.cuMemcpyDtoHAsync_(ids, (CUdeviceptr)(uintptr_t)d->best, (size_t)d->n_wanted * 8, d->stream), "best ids");
+        int rc = wait(d, err);
+        if (rc < 0) return rc;
+        for (int i = 0; i < d->n_wanted; i++) b->best[d->wanted0 + i] = (int32_t)~(uint32_t)ids[i];
+    }
+    for (int r = 0; b->logits && r < d->n_wanted;) {
+        int n = d->n_wanted - r < (int)per ? d->n_wanted - r : (int)per;
+        TRY(d->cu.cuMemcpyDtoHAsync_(d->out_host, (CUdeviceptr)(uintptr_t)(d->logits + (size_t)r * (size_t)d->plan->n_vocab), (size_t)n * row, d->stream), "logits");
+        int rc = wait(d, err);
+        if (rc < 0) return rc;
+        memcpy(b->logits + (size_t)(d->wanted0 + r) * (size_t)d->plan->n_vocab, d->out_host, (size_t)n * row);
+        r += n;
+    }
+    return 0;
+}
+
+static int check(cb_dev *d, cb_err *err)
+{
+    cu_step *s = (cu_step *)d->step_host;
+    TRY(d->cu.cuMemcpyDtoHAsync_(&s->bad_op, (CUdeviceptr)(uintptr_t)&d->step->bad_op, 4, d->stream), "a step");
+    int rc = wait(d, err);
+    if (rc < 0 || s->bad_op == CU_NO_OP) return rc;
+    return cb_fail(err, CB_ENUM, "%s: a value is not finite (NaN or infinity) after op %d", d->plan->ops[s->bad_op].name, s->bad_op);
+}
+
+/* ---- one op at a time, for a tap ---- */
+
+static int call_tap(cb_dev *d, const cb_op *o, double us, cb_err *err)
+{
+    cb_val v = o->out >= 0 ? o->out : o->in[0];
+    const cb_value *x = &d->plan->values[v];
+    int n = cu_n_rows(d, v);
+    void *host = cb_alloc_array((size_t)n + 1, x->row_bytes);
+    if (!host) return cb_fail(err, CB_ENOMEM, "no memory for a tap");
+    cb_tap t = {.op = (int)(o - d->plan->ops), .name = o->name, .kind = cb_op_kind_name(o->kind), .dtype = "f32", .data = host, .rows = n,
+                .row_bytes = (size_t)x->width * 4, .row_stride = x->row_bytes, .us = us, .bytes = cb_op_bytes(d->plan, o)};
+    t.flops = cb_op_flops(d->plan, o) * (uint64_t)n;
+    if (x->group) {
+        t.dtype = "i8";
+        t.row_bytes = t.row_stride = (size_t)((x->width + 64 * x->pack - 1) / (64 * x->pack)) * 128 * (size_t)x->pack;
+    }
+    CUresult r = d->cu.cuMemcpyDtoHAsync_(host, (CUdeviceptr)(uintptr_t)cu_value(d, v), (size_t)n * t.row_stride, d->stream);
+    int rc = r == CUDA_SUCCESS ? wait(d, err) : cu_fail(&d->cu, r, "a tap", err);
+    if (rc == 0) d->batch->tap(d->batch->tap_ctx, &t);
+    cb_free(host);
+    return rc;
+}
+
+static int tapped_step(cb_dev *d, cb_err *err)
+{
+    for (int32_t i = 0; i < d->plan->n_ops; i++) {
+        double t0 = cb_now();
+        int rc = cu_launch_ops(d, &i, 1, err);
+        if (rc == 0) rc = wait(d, err);
+        if (rc == 0) rc = call_tap(d, &d->plan->ops[i], (cb_now() - t0) * 1e6, err);
+        if (rc < 0) return rc;
+    }
+    return best(d, err);
+}
+
+/* ---- a step ---- */
+
+static int run(cb_dev *d, cb_err *err)
+{
+    const cb_batch *b = d->batch;
+    int rc;
+    if (b->n_wanted > d->logits_rows && b->tap)
+        return cb_fail(err, CB_EUSAGE, "a tap on a step with logits of %d rows: the GPU has room for %d", b->n_wanted, d->logits_rows);
+    d->wanted0 = 0;
+    d->n_wanted = b->n_wanted < d->logits_rows ? b->n_wanted : d->logits_rows;
+    if ((rc = send_tables(d, err)) < 0 || (rc = send_step(d, err)) < 0) return rc;
+    if (b->tap) rc = tapped_step(d, err);
+    else if (d->n_splits && b->n_wanted <= d->logits_rows) rc = from_graph(d, err);
+    else rc = whole_step(d, err);
+    if (rc == 0) rc = fetch(d, err);
+    while (rc == 0 && d->wanted0 + d->n_wanted < b->n_wanted) { /* more logits than there is room for: the head again */
+        d->wanted0 += d->n_wanted;
+        if (b->n_wanted - d->wanted0 < d->n_wanted) d->n_wanted = b->n_wanted - d->wanted0;
+        rc = launch(d, d->first_wanted, d->n_launches, err);
+        if (rc == 0) rc = best(d, err);
+        if (rc == 0) rc = fetch(d, err);
+    }
+    return rc < 0 ? rc : check(d, err);
+}
+
+int cu_run(cb_dev *d, const cb_batch *b, cb_err *err)
+{
+    if (d->lost) return cb_fail(err, CB_EIO, "cuda: the device failed in an earlier step; open the model again");
+    CUresult r = d->cu.cuCtxSetCurrent_(d->context);
+    if (r != CUDA_SUCCESS) return cu_fail(&d->cu, r, "the device", err);
+    d->batch = b;
+    int rc = run(d, err);
+    if (rc == CB_EIO) d->lost = true; /* after a failed kernel the context answers nothing more */
+    return rc;
+}
+
+int cu_state_copy(cb_dev *d, const cb_copy *ops, int n, cb_err *err)
+{
+    const cb_plan *p = d->plan;
+    TRY(d->cu.cuCtxSetCurrent_(d->context), "the device");
+    for (int i = 0; i < n; i++) {
+        size_t from = (size_t)ops[i].from, to = (size_t)ops[i].to;
+        for (int r = 0; r < p->n_rec && ops[i].group < 0; r++) {
+            CUdeviceptr base = (CUdeviceptr)(uintptr_t)d->rec[r];
+            size_t bytes = p->rec[r].floats * 4;
+            TRY(d->cu.cuMemcpyDtoDAsync_(base + to * bytes, base + from * bytes, bytes, d->stream), "copying state");
+        }
+        for (int k = 0; k < p->n_kv; k++) {
+            if (p->kv[k].group != ops[i].group) continue;
+            CUdeviceptr base = (CUdeviceptr)(uintptr_t)d->kv[k].base;
+            size_t bytes = (size_t)p->kv[k].n_heads * (size_t)d->kv[k].head_bytes;
+            TRY(d->cu.cuMemcpyDtoDAsync_(base + to * bytes, base + from * bytes, bytes, d->stream), "copying state");
+        }
+    }
+    return 0;
+}

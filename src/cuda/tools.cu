@@ -1,0 +1,54 @@
+/* tools.cu: float weights to planes at load, the best logit, state copies. */
+#include "cuda/common.cuh"
+
+/* One warp a row and group of 64. */
+extern "C" __global__ void __launch_bounds__(256) k_encode(const __grid_constant__ cu_encode a)
+{
+    int64_t w = (int64_t)blockIdx.x * 8 + threadIdx.x / 32;
+    if (w >= (int64_t)a.n_rows * a.n_groups) return;
+    int lane = threadIdx.x % 32, row = (int)(w / a.n_groups), g = (int)(w % a.n_groups);
+    const uint8_t *in = a.in + (size_t)row * a.k * (a.type == CU_S_F32 ? 4 : 2);
+    float v[2], m = 0;
+    bool bad = false;
+    for (int j = 0; j < 2; j++) {
+        int e = g * 64 + lane + 32 * j;
+        v[j] = e < a.k ? load_scale(in, a.type, e) : 0;
+        bad |= is_bad(v[j]);
+        m = fmaxf(m, fabsf(v[j]));
+    }
+    if (bad) atomicMax(a.bad_row, (int)(a.row0 + row + 1));
+    m = group_max(m, 32);
+    bool zero = m < CB_TINY;
+    float inv = zero ? 0 : CB_XI_MAX / m;
+    uint8_t *out = a.codes + ((size_t)row * a.n_groups + g) * 128;
+    for (int j = 0; j < 2; j++) {
+        int xi = zero ? 0 : clamp_xi(v[j] * inv), hi = (xi + 128) >> 8;
+        out[lane + 32 * j] = (uint8_t)hi;
+        out[64 + lane + 32 * j] = (uint8_t)(xi - 256 * hi);
+    }
+    if (lane == 0) a.scales[(size_t)row * a.n_groups + g] = zero ? 0 : m * CB_XI_INV;
+}
+
+/* y: row. The largest logit, ties to the lower id. */
+extern "C" __global__ void __launch_bounds__(256) k_best(const __grid_constant__ cu_best a)
+{
+    pdl_trigger();
+    pdl_wait();
+    const float *z = a.logits + (size_t)blockIdx.y * a.n;
+    unsigned long long best = 0;
+    bool bad = false;
+    for (int i = blockIdx.x * 256 + threadIdx.x; i < a.n; i += gridDim.x * 256) {
+        float f = z[i];
+        bad |= is_bad(f);
+        unsigned u = __float_as_uint(f == 0 ? 0.0f : f);
+        u = u & 0x80000000u ? ~u : u | 0x80000000u;
+        unsigned long long v = (unsigned long long)u << 32 | (unsigned)~i;
+        best = v > best ? v : best;
+    }
+    if (bad) report_bad(a.step, a.op);
+    for (int s = 16; s; s /= 2) {
+        unsigned long long v = __shfl_xor_sync(FULL, best, s);
+        best = v > best ? v : best;
+    }
+    if (threadIdx.x % 32 == 0) atomicMax(&a.best[blockIdx.y], best);
+}

@@ -1,0 +1,152 @@
+/* cuda.c: the GPU gives the CPU's bits: the golden hash of every tiny checkpoint for any chunking, among neighbours, from one row to
+ * many, and op by op. Skipped by name where there is no GPU (or this build has no kernels). */
+#include "../support/engine.h"
+
+enum { N_TOKENS = 150 };
+
+static char names[96][64];
+static uint64_t golden[96];
+static int n_names;
+static char why[CB_ERR_TEXT]; /* there is no GPU */
+
+static void find_checkpoints(void)
+{
+    FILE *f = fopen("tests/data/exact-hashes.txt", "r");
+    assert_non_null(f);
+    char line[256], name[64];
+    unsigned long long h;
+    while (fgets(line, sizeof line, f) && n_names < 96)
+        if (line[0] != '#' && sscanf(line, "%63s %llx", name, &h) == 2) {
+            const char *only = getenv("CB_TEST_ONLY");
+            if (only && !strstr(name, only)) continue;
+            strcpy(names[n_names], name);
+            golden[n_names++] = h;
+        }
+    fclose(f);
+    assert_true(n_names > 0);
+    char dir[128];
+    cb_engine *e;
+    cb_err err = {0};
+    snprintf(dir, sizeof dir, "tests/data/%s", names[0]);
+    if (cb_engine_open(dir, &(cb_engine_opts){.device = "cuda"}, &e, &err) == 0) cb_engine_close(e);
+    else if (err.code == CB_ENODEV) snprintf(why, sizeof why, "%s", err.text);
+    else fail_msg("%s", err.text);
+}
+
+static void need_gpu(void)
+{
+    if (!why[0]) return;
+    print_message("no GPU: %s\n", why);
+    skip();
+}
+
+static void test_chunks(void **state)
+{
+    (void)state;
+    need_gpu();
+    static const int chunks[] = {1, 7, 64, N_TOKENS};
+    int bad = 0;
+    for (int i = 0; i < n_names; i++) {
+        cb_engine *e = te_open(names[i], &(cb_engine_opts){.device = "cuda", .ctx_size = 256, .max_rows = 160});
+        for (int c = 0; c < 4; c++) {
+            uint64_t h = te_hash(e, N_TOKENS, chunks[c]);
+            if (h == golden[i]) continue;
+            print_message("%s in chunks of %d: %016llx, expected %016llx\n", names[i], chunks[c], (unsigned long long)h, (unsigned long long)golden[i]);
+            bad++;
+        }
+        cb_engine_close(e);
+    }
+    assert_int_equal(bad, 0);
+}
+
+/* The sequence among n-1 others of other lengths; single rows of all, so that a captured graph runs, and sometimes several. */
+static uint64_t among(cb_engine *e, int n, int most)
+{
+    cb_engine_info info;
+    cb_engine_get_info(e, &info);
+    cb_session *s[64];
+    for (int k = 0; k < n; k++) assert_int_equal(cb_session_open(e, &s[k], NULL), 0);
+    float *logits = malloc((size_t)info.n_vocab * 4 * 160);
+    cb_row rows[160];
+    te_hasher h = te_hash_start();
+    for (int pos = 0; pos < N_TOKENS;) {
+        int m = 0;
+        for (int mine = 1 + pos % most; mine > 0 && pos < N_TOKENS; mine--, pos++) {
+            rows[m++] = (cb_row){s[n / 2], te_token(0, pos, info.n_vocab), 1};
+            for (int k = 0; k < n && mine == 1; k++)
+                if (k != n / 2 && (pos + k) % 7) rows[m++] = (cb_row){s[k], te_token(k + 1, pos, info.n_vocab), k % 5 == 0};
+        }
+        cb_err err = {0};
+        if (cb_step(e, rows, m, logits, &err) < 0) fail_msg("%s", err.text);
+        for (int r = 0, w = 0; r < m; r++) {
+            if (rows[r].session == s[n / 2]) te_hash_row(&h, logits + (size_t)w * (size_t)info.n_vocab, info.n_vocab);
+            w += rows[r].want_logits;
+        }
+    }
+    free(logits);
+    for (int k = 0; k < n; k++) cb_session_close(s[k]);
+    return h.h;
+}
+
+static void test_neighbours(void **state)
+{
+    (void)state;
+    need_gpu();
+    static const int sizes[][2] = {{2, 1}, {8, 1}, {8, 5}, {64, 1}, {33, 3}};
+    int bad = 0;
+    for (int i = 0; i < n_names; i++) {
+        cb_engine *e = te_open(names[i], &(cb_engine_opts){.device = "cuda", .max_sessions = 64, .max_rows = 160, .ctx_size = 256});
+        for (int k = 0; k < 5; k++) {
+            uint64_t h = among(e, sizes[k][0], sizes[k][1]);
+            if (h == golden[i]) continue;
+            print_message("%s among %d: %016llx, expected %016llx\n", names[i], sizes[k][0], (unsigned long long)h, (unsigned long long)golden[i]);
+            bad++;
+        }
+        cb_engine_close(e);
+    }
+    assert_int_equal(bad, 0);
+}
+
+/* Two models resident at once, in either order, each decoding in turn: graphs of one never touch the other. */
+static void test_two_models(void **state)
+{
+    (void)state;
+    need_gpu();
+    for (int i = 0; i + 1 < n_names; i += 3) {
+        cb_engine_opts o = {.device = "cuda", .ctx_size = 256, .max_rows = 160};
+        cb_engine *a = te_open(names[i], &o), *b = te_open(names[i + 1], &o);
+        assert_int_equal(te_hash(b, N_TOKENS, 1), golden[i + 1]);
+        assert_int_equal(te_hash(a, N_TOKENS, 1), golden[i]);
+        assert_int_equal(te_hash(b, N_TOKENS, 1), golden[i + 1]);
+        cb_engine_close(a);
+        assert_int_equal(te_hash(b, N_TOKENS, 1), golden[i + 1]);
+        cb_engine_close(b);
+    }
+}
+
+/* Without a GPU an explicit request fails with the reason, and auto runs on the CPU and says why. */
+static void test_no_gpu(void **state)
+{
+    (void)state;
+    if (!why[0]) skip();
+    cb_engine *e = te_open(names[0], &(cb_engine_opts){.device = "auto"});
+    cb_engine_info info;
+    cb_engine_get_info(e, &info);
+    assert_true(!strncmp(info.device, "cpu:", 4));
+    assert_non_null(info.note);
+    assert_non_null(strstr(info.note, "cuda"));
+    cb_engine_close(e);
+    char dir[128];
+    cb_err err = {0};
+    snprintf(dir, sizeof dir, "tests/data/%s", names[0]);
+    assert_int_equal(cb_engine_open(dir, &(cb_engine_opts){.device = "cuda:x"}, &e, &err), CB_EUSAGE);
+}
+
+int main(void)
+{
+    find_checkpoints();
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_chunks), cmocka_unit_test(test_neighbours), cmocka_unit_test(test_two_models), cmocka_unit_test(test_no_gpu),
+    };
+    return cmocka_run_group_tests_name("op/cuda", tests, NULL, NULL);
+}
