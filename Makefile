@@ -124,7 +124,7 @@ else
 $(FUZZ_BIN): $(B)/tests/fuzz/%: $(B)/tests/fuzz/%.o $(B)/tests/fuzz/replay.o $(B)/libcambium.a
 	@$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 endif
-$(filter $(B)/tests/parity/%,$(TEST_BIN)): $(B)/src/cli/parity_ref.o $(B)/src/cli/parity_run.o
+$(filter $(B)/tests/parity/%,$(TEST_BIN)): $(patsubst %,$(B)/src/cli/parity_%.o,ref run self)
 $(TEST_BIN): $(B)/tests/%: $(B)/tests/%.o $(B)/libcambium.a
 	@$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) $(LDLIBS) -lcmocka
 .PRECIOUS: $(B)/%.o

@@ -77,7 +77,7 @@ void cli_opts_init(cli_opts *o)
     memset(o, 0, sizeof *o);
     int64_t *ints[] = { &o->ctx_size, &o->threads, &o->memory_limit, &o->prefill_chunk, &o->top_k, &o->repeat_last_n,
                         &o->seed, &o->max_tokens, &o->batch_with, &o->steps, &o->top, &o->memory_floor,
-                        &o->num_draft_tokens, &o->reasoning_budget, &o->bits, &o->group, &o->hadamard };
+                        &o->num_draft_tokens, &o->reasoning_budget, &o->positions, &o->bits, &o->group, &o->hadamard };
     for (size_t i = 0; i < sizeof ints / sizeof *ints; i++) *ints[i] = INT64_MIN;
     o->temp = o->top_p = o->min_p = o->repeat_penalty = o->presence_penalty = o->frequency_penalty = NAN;
     o->kl_mean = o->dmax = o->margin = NAN;
@@ -344,6 +344,15 @@ static int parse_flag(const cli_cmd *c, int argc, char **argv, int *i, cli_opts 
     return put_value(f, shown, value, o, err);
 }
 
+/* One of the words of `list`? Then as it stands in there. */
+static const char *find_word(const char *list, const char *word)
+{
+    size_t n = strlen(word);
+    for (const char *p = list; p && *p; p += strcspn(p, " "), p += *p == ' ')
+        if (n && strcspn(p, " ") == n && !strncmp(p, word, n)) return p;
+    return NULL;
+}
+
 /* Variables and flags; the model given by name becomes the first argument. */
 static int parse_line(const cli_cmd *cmd, int argc, char **argv, cli_opts *o, cb_err *err)
 {
@@ -353,6 +362,7 @@ static int parse_line(const cli_cmd *cmd, int argc, char **argv, cli_opts *o, cb
     for (int i = 0; i < argc && rc == 0; i++) {
         if (flags && !strcmp(argv[i], "--")) flags = false;
         else if (flags && argv[i][0] == '-' && argv[i][1]) rc = parse_flag(cmd, argc, argv, &i, o, &lists, err);
+        else if (!o->verb && !o->n_args && find_word(cmd->verbs, argv[i])) o->verb = argv[i];
         else if (o->n_args == CLI_MAX_ARGS) rc = cb_fail(err, CB_EUSAGE, "more than %d arguments", CLI_MAX_ARGS);
         else o->args[o->n_args++] = argv[i];
     }

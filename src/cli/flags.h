@@ -19,6 +19,7 @@ typedef struct cli_list {
 typedef struct cli_opts {
     const char *args[CLI_MAX_ARGS]; /* positional */
     int n_args;
+    const char *verb; /* the command's own word before them (cli_cmd.verbs), or NULL */
     bool help;
     bool json, offline;
     /* what is said on stderr or in the log file (term.h) */
@@ -47,7 +48,7 @@ typedef struct cli_opts {
     bool raw, special, no_bos;
     /* looking inside */
     const char *hash; /* "" for a bare --hash */
-    int64_t batch_with, steps;
+    int64_t batch_with, steps, positions;
     bool trace_ops, ids;
     const char *a, *b, *tokens;
     int64_t top;
@@ -77,6 +78,7 @@ typedef struct cli_cmd {
     const char *args;    /* "MODEL [PROMPT]" */
     const char *summary; /* one line */
     const char *notes;   /* further paragraphs of the help; may be NULL */
+    const char *verbs;   /* "check ops": words that may stand before the arguments; NULL: none */
     const cli_flag *groups[8]; /* tables; NULL ends */
     int min_args, max_args;    /* of positional arguments, where the first may be given by --model */
     bool takes_model;          /* -m MODEL stands for the first positional argument */

@@ -1,11 +1,14 @@
-/* parity.c: `cambium parity MODEL REF`: how far the engine is from truth, beside what other stacks score on the same
- * positions (columns of the reference file), and whether the gates hold. */
+/* parity.c: `cambium parity`. check: how far the engine is from truth, beside what other stacks score on the same positions
+ * (columns of the reference file), and whether the gates hold. self: one hash, whatever the schedule (parity_self.c). */
 #include "base/mem.h"
 #include "cli/commands.h"
 #include "cli/model.h"
 #include "cli/parity_run.h"
+#include "cli/parity_self.h"
+#include "cli/term.h"
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 enum { PARITY_ROWS = 32 };
 
@@ -55,8 +58,9 @@ static void print_json(const cb_parity *p, bool passed)
     json_decref(o);
 }
 
-int cmd_parity(const cli_opts *o, cb_err *err)
+static int check(const cli_opts *o, cb_err *err)
 {
+    if (o->n_args != 2) return cb_fail(err, CB_EUSAGE, "`cambium parity check` needs MODEL and REF.cbref");
     cb_parity_limits lim = cb_parity_defaults;
     if (!isnan(o->kl_mean)) lim.kl_mean = o->kl_mean;
     if (!isnan(o->dmax)) lim.dmax = o->dmax;
@@ -81,4 +85,67 @@ int cmd_parity(const cli_opts *o, cb_err *err)
     cb_map_close(&full);
     cb_ref_close(r);
     return rc;
+}
+
+/* ---- self ---- */
+
+enum { SELF_POSITIONS = 72, SELF_SLOW = 8, SELF_MAX = 512 };
+
+static const char self_text[] =
+    "The old lighthouse keeper climbed the stairs each evening at dusk, counting 217 steps. \"One more winter,\" he said, and lit the lamp; "
+    "ships 30 miles out would see it. In 1887 a storm broke the windows, and for (int i = 0; i < n; i++) the wind put out the flame. Danach "
+    "war es still. Nobody on the island remembers what happened next, but the log book lists every vessel that came in safely that night, "
+    "with its cargo of salt, oranges, rope and letters from the mainland.";
+
+static void print_cell(void *ctx, const cb_self_cell *c)
+{
+    const cli_opts *o = ctx;
+    if (!o->json) printf("%-9s  %-52s %4d positions  %6.2f s\n", c->equal ? "equal" : "DIFFERENT", c->what, c->n, c->seconds);
+    fflush(stdout);
+}
+
+/* The text's ids, as a raw prompt. */
+static int self_ids(const cli_opts *o, const cli_model *m, int32_t **ids, int *n, cb_err *err)
+{
+    char *text = NULL;
+    size_t len = sizeof self_text - 1;
+    int rc = 0;
+    if (o->file) rc = cli_read_file(o->file, 1 << 20, &text, &len, err);
+    else if (o->prompt) len = strlen(o->prompt);
+    if (rc == 0) rc = cli_encode_raw(m->tok, text ? text : o->prompt ? o->prompt : self_text, len, ids, n, err);
+    cb_free(text);
+    return rc;
+}
+
+static int self(const cli_opts *o, cb_err *err)
+{
+    cli_model m = {0};
+    char other[4096];
+    int32_t *ids = NULL;
+    cb_self_result r;
+    int n = 0, want = o->positions == INT64_MIN ? SELF_POSITIONS : (int)o->positions;
+    if (o->positions != INT64_MIN && (o->positions < 1 || o->positions > SELF_MAX)) return cb_fail(err, CB_EUSAGE, "--positions: 1 to %d", SELF_MAX);
+    int rc = cli_model_open(&m, o, CLI_NEED_TOKENIZER, 0, 0, err);
+    if (rc == 0 && o->n_args > 1) rc = cli_model_locate(o, o->args[1], other, sizeof other, err);
+    if (rc == 0) rc = self_ids(o, &m, &ids, &n, err);
+    if (rc == 0) {
+        if (n > want) n = want;
+        cb_self_opts so = { .dir = m.dir, .other = o->n_args > 1 ? other : NULL, .ids = ids, .n = n, .n_slow = n < SELF_SLOW ? n : SELF_SLOW,
+                            .cell = print_cell, .ctx = (void *)(uintptr_t)o };
+        rc = cb_self_run(&so, &r, err);
+    }
+    if (rc == 0 && o->json)
+        rc = cli_print_json(json_pack("{s:s, s:i, s:i, s:i, s:i, s:s, s:b}", "sha256", r.hash, "positions", n, "levels", r.n_levels, "cells", r.n_cells,
+                                      "different", r.n_different, "first_different", r.first, "passed", r.n_different == 0), err);
+    else if (rc == 0 && r.n_different) printf("%d of %d cells differ, the first: %s\n", r.n_different, r.n_cells, r.first);
+    else if (rc == 0) printf("%d cells on %d instruction levels are equal: sha256 %s of %d positions\n", r.n_cells, r.n_levels, r.hash, n);
+    cb_free(ids);
+    cli_model_close(&m);
+    return rc < 0 ? rc : r.n_different ? 1 : 0;
+}
+
+int cmd_parity(const cli_opts *o, cb_err *err)
+{
+    if (!o->verb || !strcmp(o->verb, "check")) return check(o, err);
+    return self(o, err);
 }

@@ -1,5 +1,5 @@
 /* models.c: real models against tests/parity/NAME.cbref. Runs what is found under $CB_MODELS/NAME, skips the rest. The same
- * run with a table of other stacks: `cambium parity MODEL tests/parity/NAME.cbref`. */
+ * run with a table of other stacks: `cambium parity check MODEL tests/parity/NAME.cbref`. */
 #include "../support/engine.h"
 #include "cli/parity_run.h"
 
