@@ -2,7 +2,6 @@
  * Metal kernels), f32 with one rounding each. */
 #include "io/quantize.h"
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum { MAX_GROUP = 128 };
@@ -85,24 +84,34 @@ static void affine_group(const cb_quantizer *q, const float *x, uint8_t *codes, 
     *bias = b;
 }
 
-static int descending(const void *a, const void *b)
+/* Magnitudes in ascending order: as positive floats sort like their bits, four passes over their bytes. */
+static void sort_magnitudes(uint32_t *v, int n)
 {
-    float x, y;
-    memcpy(&x, a, 4);
-    memcpy(&y, b, 4);
-    return (x < y) - (x > y);
+    uint32_t other[MAX_GROUP], *from = v, *to = other;
+    for (int shift = 0; shift < 32; shift += 8) {
+        uint8_t at[257] = {0}; /* n <= 128 */
+        for (int i = 0; i < n; i++) at[(from[i] >> shift & 255) + 1]++;
+        for (int i = 1; i < 256; i++) at[i] = (uint8_t)(at[i] + at[i - 1]);
+        for (int i = 0; i < n; i++) to[at[from[i] >> shift & 255]++] = from[i];
+        uint32_t *t = from;
+        from = to;
+        to = t;
+    }
 }
 
 /* Values -s, 0, s. When the k largest magnitudes become s, the squared error falls by 2s*sum - k*s^2, at best (s = sum/k) by
  * sum^2/k: all k are tried. A magnitude above s/2 is nearer to s than to 0. */
 static void ternary_group(const cb_quantizer *q, const float *x, uint8_t *codes, float *scale, float *bias)
 {
-    float a[MAX_GROUP];
+    uint32_t a[MAX_GROUP];
     double sum = 0, best = 0, s = 0;
-    for (int i = 0; i < q->group; i++) a[i] = fabsf(x[i]);
-    qsort(a, (size_t)q->group, sizeof *a, descending);
+    memcpy(a, x, (size_t)q->group * 4);
+    for (int i = 0; i < q->group; i++) a[i] &= 0x7fffffff;
+    sort_magnitudes(a, q->group);
     for (int k = 1; k <= q->group; k++) {
-        sum += (double)a[k - 1];
+        float largest;
+        memcpy(&largest, &a[q->group - k], 4);
+        sum += (double)largest;
         if (sum * sum / k > best) {
             best = sum * sum / k;
             s = sum / k;

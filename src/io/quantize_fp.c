@@ -60,6 +60,17 @@ static uint8_t fp4_gpu(float x)
     return (uint8_t)(signbit(x) ? k | 8 : k);
 }
 
+/* cb_round_to of a number that is no NaN, inline for the dtype that weights mostly have. */
+static inline float round_finite(float x, cb_dtype t)
+{
+    if (t != CB_BF16) return cb_round_to(x, t);
+    uint32_t u;
+    memcpy(&u, &x, 4);
+    u = (u + 0x7fff + (u >> 16 & 1)) & 0xffff0000;
+    memcpy(&x, &u, 4);
+    return x;
+}
+
 static float largest(const float *x, int n)
 {
     float m = 0;
@@ -80,7 +91,8 @@ static uint8_t group_cpu(const cb_quantizer *q, const float *x, uint8_t *codes)
         d = cb_f8_e8m0_to_f32(scale);
     }
     for (int i = 0; i < q->group; i++) {
-        float v = cb_round_to(x[i] / d, t);
+        float v = x[i] / d; /* by 0 in nvfp4: infinite, or NaN for 0; a NaN is code 0 all the same */
+        v = v == v ? round_finite(v, t) : v;
         codes[i] = q->bits == 4 ? fp4_cpu(v, t) : cb_f32_to_f8_e4m3(v);
     }
     return scale;
