@@ -63,6 +63,7 @@ void pb_fail(cb_builder *b, int code, const char *fmt, ...)
 
 bool pb_ok(const cb_builder *b) { return !b->err.code; }
 const cb_config *pb_config(const cb_builder *b) { return b->config; }
+const cb_weights *pb_weights(const cb_builder *b) { return b->weights; }
 
 /* ---- config ---- */
 

@@ -53,6 +53,7 @@ int pb_int(cb_builder *b, const char *key, int lo, int hi, int otherwise);
 double pb_real(cb_builder *b, const char *key, double otherwise);
 bool pb_bool(cb_builder *b, const char *key, bool otherwise);
 const cb_config *pb_config(const cb_builder *b);
+const cb_weights *pb_weights(const cb_builder *b);
 /* True when the checkpoint has this tensor (full name, scope applied). */
 bool pb_has(const cb_builder *b, const char *name);
 

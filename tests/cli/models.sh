@@ -43,6 +43,14 @@ try run "$T/m" x --raw -n 2 --temp 0; expect "--raw does without" 0
 damage; printf '{%% for %%}' >"$T/m/chat_template.jinja"
 try run "$T/m" x; expect "damaged template: exit 4" 4 "line 1"
 
+pack() { rm -rf "$T/m"; cp -r tests/data/tiny-bonsai2 "$T/m"; chmod -R u+w "$T/m"; sed -i "$2" "$T/m/$1"; } # FILE SED: a changed Bonsai 2 pack
+pack config.json 's/"schema_version": 2/"schema_version": 1/'
+try run "$T/m" x; expect "pack of another schema: exit 4" 4 "schema_version is 1"
+pack hadamard.json 's/"prism.hadamard.block_size": 512/"prism.hadamard.block_size": 1024/'
+try run "$T/m" x; expect "pack of another block: exit 4" 4 "block"
+pack hadamard.json 's/"explicit"/"identity"/'
+try run "$T/m" x; expect "pack of another sign mode: exit 4" 4 "sign_mode is identity"
+
 try run $TINY x --memory-limit 1k; expect "not enough memory: exit 6 with need and have" 6 "need .*have"
 try run $TINY x --ctx-size 2000000000; expect "context beyond the model's" 2 "2000000000"
 try run $TINY x --device cuda; expect "no such device: exit 5, never a silent move" 5 "cuda"
