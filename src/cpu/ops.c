@@ -110,7 +110,7 @@ static void one_row(const cpu_ctx *c, int row)
         const cb_rope_table *t = &d->plan->ropes[o->n[0]];
         float *cs = cpu_row(d, o->out, row);
         cb_rope_row(cs, d->batch->pos[row], t->freq, t->n_pairs);
-        if (t->scale != 1) d->k.scale(cs, cs, t->scale, 2 * t->n_pairs);
+        if (o->f[0] != 1) d->k.scale(cs, cs, o->f[0], 2 * t->n_pairs);
         break;
     }
     case CB_RMSNORM: rmsnorm(c, row); break;

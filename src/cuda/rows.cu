@@ -49,8 +49,8 @@ __device__ void op_rope_table(const row_ctx &c)
     for (int i = threadIdx.x; i < n; i += THREADS) {
         double cs, sn;
         cb_sincos(pos * c.o->freq[i], &cs, &sn);
-        c.y[i] = (float)cs;
-        c.y[n + i] = (float)sn;
+        c.y[i] = c.o->f[0] != 1.0f ? (float)cs * c.o->f[0] : (float)cs;
+        c.y[n + i] = c.o->f[0] != 1.0f ? (float)sn * c.o->f[0] : (float)sn;
     }
 }
 

@@ -5,7 +5,7 @@
 /* What an operation does. in[], w[], f[] and n[] are named per kind; a value is [rows][width] f32 unless said otherwise. */
 typedef enum cb_op_kind {
     CB_EMBED,      /* out = f[0] * decoded row `token` of w[0] */
-    CB_ROPE_TABLE, /* out = cos and sin of pos*freq, n[0] = table id; width 2*n_pairs */
+    CB_ROPE_TABLE, /* out = cos and sin of pos*freq, n[0] = table id, times f[0] unless that is 1; width 2*n_pairs */
     CB_RMSNORM,    /* out = rmsnorm(in[0]) * w[0] (w[0] < 0: no weight), eps f[0]; n[0] heads of n[1] dims each */
     CB_QUANT,      /* out = planes of in[0] */
     CB_LINEAR,     /* out = w[0] * in[0] (planes); n[0] = 1: out += */

@@ -52,7 +52,6 @@ typedef struct cb_kv_group {
 typedef struct cb_rope_table {
     int n_pairs;
     double *freq;        /* [n_pairs], radians per position */
-    float scale;         /* cos and sin are multiplied with it (YaRN), 1: not */
 } cb_rope_table;
 
 enum { CB_MAX_IN = 3, CB_MAX_KV_GROUPS = 4, CB_MAX_EXPERTS = 1024, CB_MAX_TOP_K = 64 };

@@ -26,11 +26,12 @@ cb_val pb_rope_table(cb_builder *b, const char *name, const double *freq, int n_
     if (!t || !f) return -1;
     memcpy(f, freq, (size_t)n_pairs * sizeof *f);
     p->ropes = t;
-    t[p->n_ropes] = (cb_rope_table){n_pairs, f, scale};
+    t[p->n_ropes] = (cb_rope_table){n_pairs, f};
     cb_val out = pb_add_value(b, 2 * n_pairs, false);
     cb_op *o = pb_add_op(b, CB_ROPE_TABLE, pb_full_name(b, name), -1, -1, out);
     if (!o) return -1;
     o->n[0] = p->n_ropes++;
+    o->f[0] = scale;
     o->row_wise = true;
     return out;
 }
