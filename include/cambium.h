@@ -71,6 +71,7 @@ typedef struct cb_engine_info {
     int ctx_trained;        /* the checkpoint's own limit */
     int n_threads;
     int max_sessions, max_rows, max_snapshots;
+    int can_rewind;         /* 1: sessions can be cut back anywhere: no windows, no recurrent layers */
     uint64_t n_params;      /* weights used by the plan, unpacked count */
     uint64_t weight_bytes;  /* mapped bytes of those weights */
     uint64_t state_bytes;   /* KV cache and recurrent state, all sessions and snapshots */

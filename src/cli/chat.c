@@ -193,6 +193,26 @@ static int encode_talk(const gen *g, const cli_opts *o, talk *t, cb_buf *ids, ch
     return cb_buf_ok(ids) ? 0 : cb_fail(err, CB_ENOMEM, "no memory for the conversation");
 }
 
+/* How many of the prompt's ids stand before what the template adds to make the model answer. That much the next turn will begin
+ * with, even when the template leaves out this turn's reasoning. 0: unknown. */
+static int stable_part(const gen *g, const cli_opts *o, const talk *t, const cb_buf *ids, const char *prompt, size_t n)
+{
+    char *text = NULL;
+    size_t m = 0;
+    int32_t *part;
+    int n_part, same = 0, all = (int)(ids->n / sizeof(int32_t));
+    const int32_t *id = (const int32_t *)(const void *)ids->data;
+    if (prompt_render(g->m, o, t->messages, false, &text, &m, NULL) < 0) return 0;
+    size_t from = t->text.n && m > t->text.n && !memcmp(text, t->text.data, t->text.n) ? t->text.n : 0; /* as encode_talk */
+    int known = from ? (int)(t->ids.n / sizeof(int32_t)) : 0;
+    if (m < n && !memcmp(prompt, text, m) && cli_encode(g->m->tok, text + from, m - from, CB_ENCODE_PARSE_SPECIAL | CB_ENCODE_SHIELDED, &part, &n_part, NULL) == 0) {
+        while (same < n_part && known + same < all && part[same] == id[known + same]) same++;
+        cb_free(part);
+    }
+    free(text);
+    return same ? known + same : 0;
+}
+
 static void forget(talk *t)
 {
     cb_buf_fini(&t->text);
@@ -228,6 +248,7 @@ static int turn(gen *g, const cli_opts *o, gen_params *p, talk *t, const cb_buf 
     view_begin(&v, o, p);
     int rc = prompt_add(g->m, t->messages, "user", text->data, text->n, err);
     if (rc == 0) rc = encode_talk(g, o, t, &ids, &prompt, &n, err);
+    if (rc == 0 && !g->m->info.can_rewind) g->keep_at = stable_part(g, o, t, &ids, prompt, n);
     if (rc == 0) p->opened = cli_reasoning_opened(p->reasoning, prompt, n);
     if (rc == 0) rc = gen_answer(g, (const int32_t *)(const void *)ids.data, (int)(ids.n / sizeof(int32_t)), p, &r, err);
     if (rc == 0) {

@@ -71,27 +71,27 @@ static void hash_rows(gen *g, const float *rows, int n)
 
 int gen_feed(gen *g, const int32_t *ids, int n, gen_rows_fn each, void *ctx, int *n_cached, cb_err *err)
 {
-    int ctx_size = g->m->info.ctx_size, same = 0;
+    int ctx_size = g->m->info.ctx_size, same = 0, keep[2] = { g->keep_at, 0 };
     if (n < 1) return cb_fail(err, CB_EUSAGE, "the prompt is empty; give at least one token");
     if (n > ctx_size)
         return cb_fail(err, CB_ECONTEXT, "the prompt has %d tokens and the context holds %d (the model's limit is %d); try a shorter prompt%s", n,
                        ctx_size, g->m->info.ctx_trained, ctx_size < g->m->info.ctx_trained ? " or a larger --ctx-size" : "");
-    while (same < g->n_fed && same < n && g->ids[same] == ids[same]) same++;
-    if (same < g->n_fed || same == n) { /* a session only grows; and the last row's logits are needed */
-        cb_session_reset(g->session);
-        g->n_fed = same = 0;
-    }
+    int rc = cb_session_reuse(g->session, ids, n, &same, &keep[1], err);
+    g->n_fed = same;
+    if (rc < 0) return rc;
     if (n_cached) *n_cached = same;
-    memcpy(g->ids + same, ids + same, (size_t)(n - same) * sizeof *ids);
+    memcpy(g->ids, ids, (size_t)n * sizeof *ids);
     bool all = each || g->hash_mode == GEN_HASH_ALL;
     int most = all ? g->logit_rows : g->chunk;
     while (g->n_fed < n) {
         if (cli_interrupted()) return cb_fail(err, CB_EINTR, "interrupted");
-        int first = g->n_fed, m = n - first < most ? n - first : most;
-        int rc = step(g, m, all, err);
-        if (rc < 0) return rc;
-        if (g->hash_mode == GEN_HASH_ALL) hash_rows(g, g->logits, m);
-        if (each && (rc = each(ctx, g->logits, first, m, err)) < 0) return rc;
+        int first = g->n_fed, to = n - first < most ? n : first + most;
+        for (int i = 0; i < 2; i++)
+            if (keep[i] > first && keep[i] < to) to = keep[i];
+        if ((rc = step(g, to - first, all, err)) < 0) return rc;
+        if (g->hash_mode == GEN_HASH_ALL) hash_rows(g, g->logits, to - first);
+        if (each && (rc = each(ctx, g->logits, first, to - first, err)) < 0) return rc;
+        if (to == keep[0] || to == keep[1]) cb_session_keep(g->session, NULL); /* without room for it we go on all the same */
     }
     return 0;
 }

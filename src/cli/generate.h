@@ -25,6 +25,7 @@ typedef struct gen {
     int chunk, logit_rows;
     int32_t *ids;      /* [ctx_size + 1] what the session holds, in order, then ids not yet fed */
     int n_fed;
+    int keep_at;       /* the state after so many tokens of the next feed is kept for later ones; 0: none */
     int hash_mode;
     cb_sha256 hash;    /* of little-endian f32 rows */
     cb_session **others; /* debug: sequences that share every step */
@@ -37,7 +38,7 @@ typedef struct gen {
 int gen_open(gen *g, const cli_model *m, int logit_rows, int n_others, cb_err *err);
 void gen_close(gen *g);
 
-/* Makes the session hold exactly ids[0..n): keeps the common beginning, feeds the rest, leaves the last row's logits in
+/* Makes the session hold exactly ids[0..n): keeps the common beginning or finds it among kept states, feeds the rest, leaves the last row's logits in
  * g->last. each (may be NULL) gets every fed row's logits. *n_cached: how many were there already (at most n - 1). Errors:
  * CB_ECONTEXT with both numbers, CB_EINTR. */
 int gen_feed(gen *g, const int32_t *ids, int n, gen_rows_fn each, void *ctx, int *n_cached, cb_err *err);

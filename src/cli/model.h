@@ -4,7 +4,7 @@
 #include "cambium.h"
 #include "cli/flags.h"
 
-enum { CLI_NEED_TOKENIZER = 1, CLI_NEED_ENGINE = 2, CLI_NEED_TEMPLATE = 4, CLI_WANT_TEMPLATE = 8 };
+enum { CLI_NEED_TOKENIZER = 1, CLI_NEED_ENGINE = 2, CLI_NEED_TEMPLATE = 4, CLI_WANT_TEMPLATE = 8, CLI_KEEP_STATES = 16 /* engine with room for kept states */ };
 
 typedef struct cli_model {
     const char *name; /* as the user wrote it */

@@ -141,7 +141,7 @@ int cmd_run(const cli_opts *o, cb_err *err)
     bool hash_all = o->hash && !strcmp(o->hash, "all");
     int rc = check_flags(o, err);
     if (rc == 0) rc = find_prompt(o, &text, &n, err);
-    if (rc == 0) rc = cli_model_open(&m, o, CLI_NEED_TOKENIZER | CLI_NEED_ENGINE | (o->raw ? 0 : CLI_WANT_TEMPLATE), n_others, chunk + n_others, err);
+    if (rc == 0) rc = cli_model_open(&m, o, CLI_NEED_TOKENIZER | CLI_NEED_ENGINE | (o->raw ? 0 : CLI_WANT_TEMPLATE) | (text ? 0 : CLI_KEEP_STATES), n_others, chunk + n_others, err);
     if (rc == 0) rc = cli_sampling(o, m.dir, &sampling, err);
     if (rc == 0) rc = cli_reasoning_init(&reasoning, &m, o, err);
     if (rc == 0) rc = gen_open(&g, &m, hash_all ? 32 : 1, n_others, err);

@@ -169,6 +169,13 @@ int cb_engine_open(const char *dir, const cb_engine_opts *opts, cb_engine **out,
     return rc;
 }
 
+static int can_rewind(const cb_plan *p)
+{
+    for (int g = 0; g < p->n_kv_groups; g++)
+        if (p->kv_groups[g].window) return 0;
+    return !p->n_rec;
+}
+
 void cb_engine_get_info(const cb_engine *e, cb_engine_info *out)
 {
     *out = (cb_engine_info){
@@ -183,6 +190,7 @@ void cb_engine_get_info(const cb_engine *e, cb_engine_info *out)
         .max_sessions = e->lim.max_sessions,
         .max_rows = e->lim.max_rows,
         .max_snapshots = e->max_snapshots,
+        .can_rewind = can_rewind(e->plan),
         .n_params = e->plan->n_params,
         .weight_bytes = e->plan->weight_bytes,
         .state_bytes = e->mem.state,

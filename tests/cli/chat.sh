@@ -18,6 +18,11 @@ chat "/help" run $TINY --temp 0 -n 8; out "/help" "/reset +forget"
 chat "hello" run $TINY --temp 0 -n 8; out "an answer and its speed" "answer [0-9]+ tokens"
 [ "$(grep -c 'first after' "$T/out")" = 1 ] && ok "one turn" || bad "one turn"
 chat $'hello\nand again' run $TINY --temp 0 -n 8; out "the second turn computes only what is new" "prompt [0-9]+ tokens more"
+# A template that asks for the answer with words which the next turn's prompt leaves out; the state before them was kept.
+cp -r tests/data/tiny-qwen35-4bit "$T/hybrid"
+# shellcheck disable=SC2016
+sed -i "s/<|im_start|>assistant\$/<|im_start|>assistant x y z/" "$T/hybrid/chat_template.jinja"
+chat $'hello\nand again' run "$T/hybrid" --temp 0 -n 8; out "a recurrent model goes on from the state before the answer" "prompt [0-9]+ tokens more"
 chat $'hello\n/reset\nhello' run $TINY --temp 0 -n 8; out "/reset" "a new conversation"
 chat $'one \\\\\ntwo' run $TINY --temp 0 -n 8
 [ "$(grep -c 'first after' "$T/out")" = 1 ] && ok "a backslash joins lines" || bad "a backslash joins lines"

@@ -336,6 +336,7 @@ static void test_truncate(void **state)
         cb_err err = {0};
         assert_int_equal(cb_session_open(f->e, &s, NULL), 0);
         feed(f, s, 0, 150, 50, false);
+        assert_int_equal(f->info.can_rewind, i == 0);
         for (int k = 0; k < 150; k++) assert_int_equal(cb_session_tokens(s)[k], token(0, k));
         assert_int_equal(cb_session_truncate(s, 151, &err), CB_EUSAGE);
         assert_int_equal(cb_session_truncate(s, -1, &err), CB_EUSAGE);
