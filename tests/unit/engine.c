@@ -45,7 +45,7 @@ static void test_open_errors(void **state)
     fails("no-such-thing", NULL, CB_ENOTFOUND, "config.json");
     fails(llama, &(cb_engine_opts){.device = "cpu:sse9"}, CB_ENODEV, "sse9");
     fails(llama, &(cb_engine_opts){.device = "tpu"}, CB_EUSAGE, "tpu");
-    fails(llama, &(cb_engine_opts){.device = "cuda"}, CB_ENODEV, "CUDA");
+    fails(llama, &(cb_engine_opts){.device = "cuda:99"}, CB_ENODEV, "cuda");
     fails(llama, &(cb_engine_opts){.ctx_size = 513}, CB_EUSAGE, "at most 512");
     fails(llama, &(cb_engine_opts){.ctx_size = 512, .memory_limit = 1 << 20}, CB_ENOMEM, "need");
     fails(llama, &(cb_engine_opts){.n_threads = 100000}, CB_EUSAGE, "100000");
@@ -124,7 +124,7 @@ static void test_allocation_failures(void **state)
         cb_session *s = NULL;
         cb_err err = {0};
         cb_alloc_fail_at(n);
-        int rc = cb_engine_open("tests/data/tiny-llama-4bit", NULL, &e, &err);
+        int rc = cb_engine_open("tests/data/tiny-llama-4bit", &(cb_engine_opts){.device = "cpu"}, &e, &err);
         if (rc == 0) rc = cb_session_open(e, &s, &err);
         cb_alloc_fail_at(0);
         cb_session_close(s);
