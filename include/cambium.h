@@ -147,6 +147,16 @@ typedef struct cb_row {
  * until they are reset, restored or brought back by cb_session_reuse().
  * Errors: CB_EUSAGE (bad token, too many rows, lost state), CB_ECONTEXT, CB_ENOMEM (no KV block left), CB_ENUM. */
 CB_API int cb_step(cb_engine *e, const cb_row *rows, int n_rows, float *logits, cb_err *err);
+/* The same, but what comes back for each wanted row (at most max_sessions of them) is the id with the largest logit, ties to the lower: greedy
+ * decoding without moving logits off a GPU. */
+CB_API int cb_step_best(cb_engine *e, const cb_row *rows, int n_rows, int32_t *best, cb_err *err);
+
+/* What the device can do at most, measured now on memory of its own (about 0.3 s): the rooflines of a benchmark. */
+typedef struct cb_probe {
+    double read_bytes;   /* bytes per second read from device memory, data larger than the caches */
+    double matmul_flops; /* 2 x multiply-adds per second of the tensor cores in bf16; 0: the device has none or they were not measured */
+} cb_probe;
+CB_API int cb_engine_probe(cb_engine *e, cb_probe *out, cb_err *err);
 
 /* ---- looking inside ----------------------------------------------------------------------------------------------- */
 

@@ -272,4 +272,4 @@ static int cpu_n_threads(const cb_dev *d) { return cb_pool_size(d->pool); }
 
 const cb_backend cb_backend_cpu = {.name = "cpu", .open = cpu_open, .close = cpu_close, .load = cpu_load, .need = cpu_need,
                                    .prepare = cpu_prepare, .run = cpu_run, .state_copy = cpu_state_copy, .label = cpu_label,
-                                   .n_threads = cpu_n_threads, .available = cpu_available};
+                                   .n_threads = cpu_n_threads, .available = cpu_available, .probe = cpu_probe};

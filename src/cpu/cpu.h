@@ -63,6 +63,7 @@ typedef struct cpu_ctx {
 enum { CPU_ATTN_ROWS = 8, CPU_ATTN_QUERIES = 64 }; /* rows and query heads that share the loads of a KV block */
 
 int cpu_run(cb_dev *d, const cb_batch *b, cb_err *err);
+int cpu_probe(cb_dev *d, cb_probe *out, cb_err *err); /* probe.c */
 void cpu_kv_put(const cpu_ctx *c);
 void cpu_attention(const cpu_ctx *c);
 /* Second half of a shared attention: merges the stored block results in ascending order. */

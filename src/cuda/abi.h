@@ -159,4 +159,10 @@ typedef struct cu_best {
     unsigned long long *best; /* [rows]: ordered logit << 32 | ~index; zeroed before */
     int32_t n, n_rows, op, pad;
 } cu_best;
+
+typedef struct cu_probe {
+    const uint8_t *in;
+    uint32_t *out;
+    int64_t n;               /* 16-byte words */
+} cu_probe;
 #endif

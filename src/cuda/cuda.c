@@ -38,6 +38,8 @@ static const struct kernel_entry {
     [CU_K_MOE_SORT] = {cb_fatbin_hybrid, "k_moe_sort", 0},
     [CU_K_ENCODE] = {cb_fatbin_tools, "k_encode", 0},
     [CU_K_BEST] = {cb_fatbin_tools, "k_best", 0},
+    [CU_K_PROBE_READ] = {cb_fatbin_tools, "k_probe_read", 0},
+    [CU_K_PROBE_MMA] = {cb_fatbin_tools, "k_probe_mma", 0},
 };
 
 /* ---- opening ---- */
@@ -264,4 +266,4 @@ static uint64_t cuda_available(const cb_dev *d)
 
 const cb_backend cb_backend_cuda = {.name = "cuda", .open = cuda_open, .close = cuda_close, .load = cuda_load, .need = cuda_need,
                                     .prepare = cuda_prepare, .run = cu_run, .state_copy = cu_state_copy, .label = cuda_label,
-                                    .n_threads = cuda_n_threads, .available = cuda_available};
+                                    .n_threads = cuda_n_threads, .available = cuda_available, .probe = cu_run_probe, .finds_best = true};

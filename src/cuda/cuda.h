@@ -14,7 +14,7 @@ typedef enum cu_kernel {
     CU_K_GEMV8_Q4G64, CU_K_GEMV8_Q4G32, CU_K_GEMV8_Q2G128, CU_K_GEMV8_Q8G64, CU_K_GEMV8_PLANES, CU_K_GEMV8_ANY, /* up to 8 */
     CU_K_ATTN, CU_K_ATTN_SPLIT, CU_K_ATTN_MERGE,
     CU_K_CONV, CU_K_CONV_KEEP, CU_K_CONV_STEP, CU_K_DELTA, CU_K_MOE_SORT,
-    CU_K_ENCODE, CU_K_BEST,
+    CU_K_ENCODE, CU_K_BEST, CU_K_PROBE_READ, CU_K_PROBE_MMA,
     CU_N_KERNELS
 } cu_kernel;
 
@@ -109,6 +109,8 @@ int cu_kernel_launch(cb_dev *d, cu_kernel k, unsigned gx, unsigned gy, unsigned 
 /* run.c */
 int cu_run(cb_dev *d, const cb_batch *b, cb_err *err);
 int cu_state_copy(cb_dev *d, const cb_copy *ops, int n, cb_err *err);
+/* probe.c */
+int cu_run_probe(cb_dev *d, cb_probe *out, cb_err *err);
 
 static inline size_t cu_kv_head_bytes(int dim)
 {

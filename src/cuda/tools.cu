@@ -52,3 +52,35 @@ extern "C" __global__ void __launch_bounds__(256) k_best(const __grid_constant__
     }
     if (threadIdx.x % 32 == 0) atomicMax(&a.best[blockIdx.y], best);
 }
+
+/* Roofline probes. Reads n 16-byte words, many in flight. */
+extern "C" __global__ void __launch_bounds__(512) k_probe_read(const __grid_constant__ cu_probe a)
+{
+    const uint4 *p = (const uint4 *)a.in;
+    uint32_t acc = 0;
+    size_t step = (size_t)gridDim.x * 512, i = (size_t)blockIdx.x * 512 + threadIdx.x, n = (size_t)a.n;
+    for (; i + 7 * step < n; i += 8 * step) {
+        uint4 v[8];
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3},[%4];" : "=r"(v[j].x), "=r"(v[j].y), "=r"(v[j].z), "=r"(v[j].w) : "l"(p + i + j * step));
+#pragma unroll
+        for (int j = 0; j < 8; j++) acc ^= v[j].x ^ v[j].y ^ v[j].z ^ v[j].w;
+    }
+    if (acc == 0x12345678) *a.out = acc;
+}
+
+/* Tensor cores alone: n products of 16x8x16 bf16 a warp, in 8 independent chains. */
+extern "C" __global__ void __launch_bounds__(256) k_probe_mma(const __grid_constant__ cu_probe a)
+{
+    float c[8][4] = {};
+    uint32_t x[4] = {threadIdx.x, threadIdx.x * 3, threadIdx.x * 5, threadIdx.x * 7}, y[2] = {threadIdx.x * 11, threadIdx.x * 13};
+    for (int64_t i = 0; i < a.n; i += 8)
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
+                         : "+f"(c[j][0]), "+f"(c[j][1]), "+f"(c[j][2]), "+f"(c[j][3]) : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "r"(y[0]), "r"(y[1]));
+    float s = 0;
+    for (int j = 0; j < 8; j++) s += c[j][0] + c[j][1] + c[j][2] + c[j][3];
+    if (s == 12345.678f) *a.out = 1;
+}

@@ -65,5 +65,8 @@ typedef struct cb_backend {
     int (*n_threads)(const cb_dev *d);
     /* Bytes that load + prepare could take now. */
     uint64_t (*available)(const cb_dev *d);
+    /* Measures the device's rooflines. Allocates, and frees again. */
+    int (*probe)(cb_dev *d, cb_probe *out, cb_err *err);
+    bool finds_best; /* fills cb_batch.best; else only logits */
 } cb_backend;
 #endif

@@ -35,6 +35,7 @@ void cb_engine_close(cb_engine *e)
     cb_free(e->pos);
     cb_free(e->slot);
     cb_free(e->wanted);
+    cb_free(e->best_logits);
     cb_free(e);
 }
 
@@ -137,7 +138,8 @@ static int allocate(cb_engine *e, cb_err *err)
     bool ok = (e->token = cb_alloc_array(rows, 4)) && (e->pos = cb_alloc_array(rows, 4)) &&
               (e->slot = cb_alloc_array(rows, 4)) && (e->wanted = cb_alloc_array(rows, 4)) &&
               (e->sessions = cb_alloc_array(n, sizeof *e->sessions)) &&
-              (e->snapshots = cb_alloc_array((size_t)e->max_snapshots, sizeof *e->snapshots));
+              (e->snapshots = cb_alloc_array((size_t)e->max_snapshots, sizeof *e->snapshots)) &&
+              (e->backend->finds_best || (e->best_logits = cb_alloc_array(n * (size_t)e->plan->n_vocab, sizeof(float))));
     for (int g = 0; g < e->plan->n_kv_groups && ok; g++) {
         cb_block_pool *p = &e->pools[g];
         p->n_blocks = p->n_free = e->lim.kv_blocks[g];
@@ -263,22 +265,47 @@ static void settle(cb_engine *e, const cb_row *rows, int n, bool ok)
     }
 }
 
-int cb_step(cb_engine *e, const cb_row *rows, int n_rows, float *logits, cb_err *err)
+static int32_t largest(const float *z, int n)
+{
+    int32_t best = 0;
+    for (int32_t i = 1; i < n; i++)
+        if (z[i] > z[best]) best = i;
+    return best;
+}
+
+/* Exactly one of logits and best is wanted. */
+static int step(cb_engine *e, const cb_row *rows, int n_rows, float *logits, int32_t *best, cb_err *err)
 {
     int n_wanted = 0, rc;
     if (n_rows < 1 || n_rows > e->lim.max_rows)
         return cb_fail(err, CB_EUSAGE, "a step of %d rows: allowed are 1 to %d", n_rows, e->lim.max_rows);
     rc = check_rows(e, rows, n_rows, &n_wanted, err);
-    if (rc == 0 && n_wanted && !logits) rc = cb_fail(err, CB_EUSAGE, "%d rows want logits, but there is no room for them", n_wanted);
+    if (rc == 0 && n_wanted && !logits && !best)
+        rc = cb_fail(err, CB_EUSAGE, "%d rows want logits, but there is no room for them", n_wanted);
+    if (rc == 0 && best && n_wanted > e->lim.max_sessions)
+        rc = cb_fail(err, CB_EUSAGE, "%d rows want their best id: at most max_sessions, %d, may", n_wanted, e->lim.max_sessions);
     if (rc == 0) rc = reserve(rows, n_rows, e->pos, err);
     if (rc == 0) {
+        bool on_device = best && e->backend->finds_best;
         cb_batch b = {.n_rows = n_rows, .token = e->token, .pos = e->pos, .slot = e->slot, .wanted = e->wanted,
-                      .n_wanted = n_wanted, .logits = logits, .tap = e->tap, .tap_ctx = e->tap_ctx};
+                      .n_wanted = n_wanted, .logits = on_device ? NULL : best ? e->best_logits : logits,
+                      .best = on_device ? best : NULL, .tap = e->tap, .tap_ctx = e->tap_ctx};
         for (int g = 0; g < e->plan->n_kv_groups; g++) b.kv[g] = e->tables[g];
         rc = e->backend->run(e->dev, &b, err);
         settle(e, rows, n_rows, rc == 0);
+        if (rc == 0 && best && !on_device)
+            for (int r = 0; r < n_wanted; r++) best[r] = largest(e->best_logits + (size_t)r * (size_t)e->plan->n_vocab, e->plan->n_vocab);
     }
     for (int r = 0; r < n_rows; r++)
         if (rows[r].session && rows[r].session->q.engine == e) rows[r].session->pending = 0;
     return rc;
 }
+
+int cb_step(cb_engine *e, const cb_row *rows, int n_rows, float *logits, cb_err *err) { return step(e, rows, n_rows, logits, NULL, err); }
+
+int cb_step_best(cb_engine *e, const cb_row *rows, int n_rows, int32_t *best, cb_err *err)
+{
+    return step(e, rows, n_rows, NULL, best, err);
+}
+
+int cb_engine_probe(cb_engine *e, cb_probe *out, cb_err *err) { return e->backend->probe(e->dev, out, err); }

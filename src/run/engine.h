@@ -51,6 +51,7 @@ struct cb_engine {
     cb_cache_info cache;
     const int32_t **tables[CB_MAX_KV_GROUPS]; /* [max_sessions]: the sessions' tables, for the batch */
     int32_t *token, *pos, *slot, *wanted;     /* [max_rows] */
+    float *best_logits;                  /* [max_sessions][n_vocab], when the backend does not find the best id */
     cb_tap_fn tap;
     void *tap_ctx;
 };
