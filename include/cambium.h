@@ -57,6 +57,7 @@ typedef struct cb_engine_opts {
     int max_sessions;       /* sequences open at once; 0: 1 */
     int max_rows;           /* rows in one step, at most; 0: 512 */
     int max_snapshots;      /* states kept beside the sessions: snapshots, and prefixes for reuse; 0: none */
+    int plan_only;          /* 1: nothing is loaded; for cb_engine_get_info, _plan_text and _get_memory alone */
     uint64_t memory_limit;  /* bytes for KV cache and scratch; 0: three quarters of what is free */
     cb_progress_fn progress;
     void *progress_ctx;
@@ -85,6 +86,26 @@ CB_API int cb_engine_open(const char *dir, const cb_engine_opts *opts, cb_engine
 /* Closes NULL too. All sessions must have been closed. */
 CB_API void cb_engine_close(cb_engine *e);
 CB_API void cb_engine_get_info(const cb_engine *e, cb_engine_info *out);
+
+/* What an engine takes, in bytes; counted, not measured. */
+typedef struct cb_memory {
+    int ctx_size;
+    uint64_t weights;       /* as stored; the CPU reads packed ones in place, from the page cache */
+    uint64_t weight_copies; /* on the device: all of them on a GPU; on the CPU float weights as planes, and vectors */
+    int n_groups;           /* of attention layers with the same window */
+    struct {
+        int window;         /* tokens; 0: all */
+        int n_layers, n_blocks; /* blocks of 64 tokens for all sessions and snapshots */
+        uint64_t bytes;
+    } kv[4];
+    int n_recurrent;        /* layers */
+    uint64_t recurrent;
+    uint64_t scratch;       /* activations of max_rows rows */
+    uint64_t total;         /* all but `weights` */
+    uint64_t available;     /* what the device could give an engine when this one was opened, or memory_limit */
+} cb_memory;
+/* With this engine's sessions, snapshots and rows at a context of ctx_size tokens (0: its own). Errors: CB_EUSAGE. */
+CB_API int cb_engine_get_memory(const cb_engine *e, int ctx_size, cb_memory *out, cb_err *err);
 
 /* ---- sessions and steps ------------------------------------------------------------------------------------------- */
 

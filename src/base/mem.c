@@ -35,16 +35,25 @@ void *cb_alloc_array(size_t n, size_t size)
 void *cb_realloc(void *p, size_t n) { return allowed() ? realloc(p, n ? n : 1) : NULL; }
 void cb_free(void *p) { free(p); }
 
+/* Through calloc, because a large block of it is fresh pages that are zero already and cost nothing until they are used. What
+ * calloc gave stands in front of the aligned address. */
 void *cb_alloc_aligned(size_t n)
 {
-    if (n > SIZE_MAX - 191 || !allowed()) return NULL;
-    n = (n + 64 + 63) / 64 * 64;
-    void *p = aligned_alloc(64, n);
-    if (p) memset(p, 0, n);
+    if (n > SIZE_MAX - 192 || !allowed()) return NULL;
+    uint8_t *base = calloc(1, n + 192);
+    if (!base) return NULL;
+    uint8_t *p = base + (64 - (uintptr_t)base % 64);
+    if (p - base < (ptrdiff_t)sizeof base) p += 64;
+    memcpy(p - sizeof base, &base, sizeof base);
     return p;
 }
 
-void cb_free_aligned(void *p) { free(p); }
+void cb_free_aligned(void *p)
+{
+    void *base = NULL;
+    if (p) memcpy(&base, (uint8_t *)p - sizeof base, sizeof base);
+    free(base);
+}
 
 char *cb_strndup(const char *s, size_t n)
 {

@@ -31,7 +31,7 @@ const cli_flag cli_flags_find[] = {
     { 0 },
 };
 const cli_flag cli_flags_model[] = {
-    { "ctx-size", "c max-model-len context-length", CLI_SIZE, AT(ctx_size), "N",
+    { "ctx-size", "c ctx max-model-len context-length", CLI_SIZE, AT(ctx_size), "N",
       "tokens per sequence; auto: the model's limit, reduced to what fits" },
     { "device", NULL, CLI_TEXT, AT(device), "NAME", "auto, cpu, cpu:c, cpu:avx2, cpu:avx512, cuda, cuda:N" },
     { "threads", "t", CLI_INT, AT(threads), "N", "CPU threads; default: physical cores" },

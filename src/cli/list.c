@@ -72,10 +72,10 @@ static bool cache_root(const cli_opts *o, char *root, size_t cap)
 
 static int by_name(const void *a, const void *b) { return strcmp(((const found *)a)->name, ((const found *)b)->name); }
 
-/* Can it be run? A small engine is opened and closed; err says why not. */
+/* Can it be run? A plan is made; err says why not. */
 static bool runnable(const char *dir, cb_err *err)
 {
-    cb_engine_opts eo = { .ctx_size = 64, .max_rows = 1, .n_threads = 1 };
+    cb_engine_opts eo = { .plan_only = 1, .max_rows = 1, .n_threads = 1 };
     cb_engine *e;
     cb_tokenizer *t;
     if (cb_engine_open(dir, &eo, &e, err) < 0) return false;

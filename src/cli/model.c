@@ -60,7 +60,7 @@ static void warn_of_gpus(const cli_opts *o, const cli_model *m)
         cli_log(o, CLI_WARN, "%d NVIDIA GPU%s here, but this build has no CUDA backend: running on %s", n, n > 1 ? "s" : "", m->info.device);
 }
 
-static int open_engine(cli_model *m, const cli_opts *o, int n_states, int extra_sessions, int max_rows, cb_err *err)
+static int open_engine(cli_model *m, const cli_opts *o, int needs, int extra_sessions, int max_rows, cb_err *err)
 {
     cli_progress progress = { .opts = o };
     int64_t chunk = o->prefill_chunk;
@@ -76,7 +76,8 @@ static int open_engine(cli_model *m, const cli_opts *o, int n_states, int extra_
         .n_threads = o->threads > 0 ? (int)o->threads : 0,
         .ctx_size = o->ctx_size > 0 ? (int)o->ctx_size : 0,
         .max_sessions = 1 + extra_sessions,
-        .max_snapshots = n_states,
+        .max_snapshots = needs & CLI_KEEP_STATES ? 2 : 0,
+        .plan_only = (needs & CLI_PLAN_ONLY) != 0,
         .max_rows = max_rows ? max_rows : chunk > 0 ? (int)chunk : 0,
         .memory_limit = limit,
         .progress = cli_progress_show,
@@ -128,7 +129,7 @@ int cli_model_open(cli_model *m, const cli_opts *o, int needs, int extra_session
             rc = trc;
         }
     }
-    if (rc == 0 && (needs & CLI_NEED_ENGINE)) rc = open_engine(m, o, needs & CLI_KEEP_STATES ? 2 : 0, extra_sessions, max_rows, err);
+    if (rc == 0 && (needs & CLI_NEED_ENGINE)) rc = open_engine(m, o, needs, extra_sessions, max_rows, err);
     if (rc < 0) cli_model_close(m);
     return rc;
 }

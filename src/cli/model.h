@@ -4,7 +4,8 @@
 #include "cambium.h"
 #include "cli/flags.h"
 
-enum { CLI_NEED_TOKENIZER = 1, CLI_NEED_ENGINE = 2, CLI_NEED_TEMPLATE = 4, CLI_WANT_TEMPLATE = 8, CLI_KEEP_STATES = 16 /* engine with room for kept states */ };
+enum { CLI_NEED_TOKENIZER = 1, CLI_NEED_ENGINE = 2, CLI_NEED_TEMPLATE = 4, CLI_WANT_TEMPLATE = 8, CLI_KEEP_STATES = 16 /* engine with room for kept states */,
+       CLI_PLAN_ONLY = 32 /* engine that loads nothing */ };
 
 typedef struct cli_model {
     const char *name; /* as the user wrote it */

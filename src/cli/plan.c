@@ -3,6 +3,7 @@
 #include "base/mem.h"
 #include "base/pool.h"
 #include "cli/commands.h"
+#include "cli/memory.h"
 #include "cli/term.h"
 #include <stdlib.h>
 #include <string.h>
@@ -152,9 +153,14 @@ int cmd_plan(const cli_opts *o, cb_err *err)
     char *text = NULL;
     int steps = o->steps == INT64_MIN ? 8 : (int)o->steps;
     if (o->steps != INT64_MIN && (o->steps < 1 || o->steps > 10000)) return cb_fail(err, CB_EUSAGE, "--steps: 1 to 10000");
-    int rc = cli_model_open(&m, o, CLI_NEED_ENGINE, 0, 0, err);
+    cb_memory mem;
+    int rc = cli_model_open(&m, o, CLI_NEED_ENGINE | (o->trace_ops ? 0 : CLI_PLAN_ONLY), 0, 0, err);
     if (rc == 0) rc = cb_engine_plan_text(m.engine, &text, err);
-    if (rc == 0) fputs(text, stdout);
+    if (rc == 0) rc = cb_engine_get_memory(m.engine, 0, &mem, err);
+    if (rc == 0) {
+        fputs(text, stdout);
+        memory_print(&mem, &m.info);
+    }
     if (rc == 0 && o->trace_ops) {
         trace t = { .ops = cb_alloc_array(MAX_OPS, sizeof *t.ops) };
         double plain_us = 0;

@@ -2,6 +2,7 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "cli/commands.h"
+#include "cli/memory.h"
 #include "cli/term.h"
 #include <stdlib.h>
 #include <string.h>
@@ -94,27 +95,27 @@ static json_t *gather(const cli_opts *o, cli_model *m, cb_err *err)
     return j;
 }
 
-static void add_engine(json_t *j, const cli_opts *o)
+/* Opens e for its plan; it stays closed when the model cannot be run. */
+static void add_engine(json_t *j, const cli_opts *o, cli_model *e, cb_memory *mem)
 {
     cb_err why = {0};
-    cli_model e = {0};
-    if (cli_model_open(&e, o, CLI_NEED_ENGINE, 0, 0, &why) < 0) {
+    if (cli_model_open(e, o, CLI_NEED_ENGINE | CLI_PLAN_ONLY, 0, 0, &why) < 0 || cb_engine_get_memory(e->engine, 0, mem, &why) < 0) {
         json_object_set_new(j, "runnable", json_false());
         json_object_set_new(j, "why_not", json_string(why.text));
         return;
     }
-    const cb_engine_info *in = &e.info;
+    const cb_engine_info *in = &e->info;
     json_object_set_new(j, "runnable", json_true());
     json_object_set_new(j, "engine", json_pack("{s:s, s:s, s:s, s:I, s:I, s:i, s:i, s:I, s:I}", "family", in->family, "device", in->device, "arithmetic",
                                                in->arithmetic, "parameters", (json_int_t)in->n_params, "weight_bytes", (json_int_t)in->weight_bytes,
                                                "ctx_size", in->ctx_size, "ctx_trained", in->ctx_trained, "state_bytes", (json_int_t)in->state_bytes,
                                                "scratch_bytes", (json_int_t)in->scratch_bytes));
-    cli_model_close(&e);
+    json_object_set_new(j, "memory", memory_json(mem, in));
 }
 
-static void print_text(const json_t *j)
+static void print_text(const json_t *j, const cli_model *engine, const cb_memory *mem)
 {
-    char a[32], b[32], c[32];
+    char a[32];
     const char *key;
     json_t *v;
     const json_t *e = json_object_get(j, "engine");
@@ -136,13 +137,11 @@ static void print_text(const json_t *j)
     }
     json_object_foreach(json_object_get(j, "dtypes"), key, v)
         printf("            %s: %d tensors, %s\n", key, (int)json_integer_value(json_object_get(v, "tensors")), cli_bytes(a, (uint64_t)json_integer_value(json_object_get(v, "bytes"))));
-    if (e)
-        printf("memory      weights %s (mapped), KV cache and state %s at %d of %d tokens, scratch %s\nruns on     %s, %s\n",
-               cli_bytes(a, (uint64_t)json_integer_value(json_object_get(e, "weight_bytes"))), cli_bytes(b, (uint64_t)json_integer_value(json_object_get(e, "state_bytes"))),
-               (int)json_integer_value(json_object_get(e, "ctx_size")), (int)json_integer_value(json_object_get(e, "ctx_trained")),
-               cli_bytes(c, (uint64_t)json_integer_value(json_object_get(e, "scratch_bytes"))), json_string_value(json_object_get(e, "device")),
-               json_string_value(json_object_get(e, "arithmetic")));
-    else printf("runs        no: %s\n", json_string_value(json_object_get(j, "why_not")));
+    if (e) {
+        memory_print(mem, &engine->info);
+        printf("runs on     %s, %s\n", engine->info.device, engine->info.arithmetic);
+    }
+    if (!e) printf("runs        no: %s\n", json_string_value(json_object_get(j, "why_not")));
     printf("template    %s\n", json_is_true(json_object_get(j, "chat_template")) ? "yes" : "none (use --raw)");
     printf("end tokens ");
     size_t i;
@@ -168,10 +167,13 @@ int cmd_show(const cli_opts *o, cb_err *err)
     if (!j) rc = err->code ? err->code : CB_ENOMEM;
     else {
         cli_opts quiet = *o;
+        cli_model engine = {0};
+        cb_memory mem;
         quiet.level = CLI_ERROR;
-        add_engine(j, &quiet);
+        add_engine(j, &quiet, &engine, &mem);
         if (o->json) rc = cli_print_json(json_incref(j), err);
-        else print_text(j);
+        else print_text(j, &engine, &mem);
+        cli_model_close(&engine);
     }
     json_decref(j);
     cli_model_close(&m);

@@ -119,7 +119,9 @@ static int choose_sizes(cb_engine *e, const cb_engine_opts *o, cb_err *err)
     e->lim.n_slots = e->lim.max_sessions + e->max_snapshots;
     int want = o->ctx_size ? o->ctx_size : e->plan->ctx_trained;
     int fits = largest_ctx(e, e->lim, want, have);
-    if (fits < want && (o->ctx_size || fits < MIN_CTX)) {
+    e->available = have;
+    if (o->plan_only && fits < MIN_CTX) fits = want;
+    if (fits < want && !o->plan_only && (o->ctx_size || fits < MIN_CTX)) {
         uint64_t need = need_at(e, &e->lim, o->ctx_size ? want : want < MIN_CTX ? want : MIN_CTX, &e->mem);
         return cb_fail(err, CB_ENOMEM,
                        "not enough memory: need %.1f MiB for a context of %d tokens (weights %.1f, KV cache %.1f, scratch %.1f), "
@@ -127,8 +129,33 @@ static int choose_sizes(cb_engine *e, const cb_engine_opts *o, cb_err *err)
                        (double)need / 1048576, o->ctx_size ? want : MIN_CTX, (double)e->mem.weights / 1048576,
                        (double)e->mem.state / 1048576, (double)e->mem.scratch / 1048576, (double)have / 1048576, fits);
     }
-    e->ctx_size = fits;
-    need_at(e, &e->lim, fits, &e->mem);
+    e->ctx_size = o->plan_only && o->ctx_size ? o->ctx_size : fits;
+    need_at(e, &e->lim, e->ctx_size, &e->mem);
+    return 0;
+}
+
+int cb_engine_get_memory(const cb_engine *e, int ctx_size, cb_memory *out, cb_err *err)
+{
+    const cb_plan *p = e->plan;
+    cb_limits lim = e->lim;
+    cb_mem mem;
+    *out = (cb_memory){.ctx_size = ctx_size ? ctx_size : e->ctx_size, .weights = p->weight_bytes, .n_groups = p->n_kv_groups,
+                       .available = e->available};
+    if (ctx_size < 0 || ctx_size > p->ctx_trained)
+        return cb_fail(err, CB_EUSAGE, "context of %d tokens: the checkpoint was made for at most %d", ctx_size, p->ctx_trained);
+    if (need_at(e, &lim, out->ctx_size, &mem) == UINT64_MAX)
+        return cb_fail(err, CB_EUSAGE, "context of %d tokens: too many blocks for %d sessions", out->ctx_size, lim.max_sessions);
+    out->weight_copies = mem.weights;
+    for (int g = 0; g < p->n_kv_groups; g++) {
+        out->kv[g].window = p->kv_groups[g].window;
+        out->kv[g].n_blocks = lim.kv_blocks[g];
+        out->kv[g].bytes = mem.kv[g];
+    }
+    for (int i = 0; i < p->n_kv; i++) out->kv[p->kv[i].group].n_layers++;
+    for (int i = 0; i < p->n_ops; i++) out->n_recurrent += p->ops[i].kind == CB_DELTA;
+    out->recurrent = mem.recurrent;
+    out->scratch = mem.scratch;
+    out->total = mem.weights + mem.state + mem.scratch;
     return 0;
 }
 
@@ -163,9 +190,11 @@ int cb_engine_open(const char *dir, const cb_engine_opts *opts, cb_engine **out,
     if (rc == 0) rc = cb_model_plan(e->config, e->weights, &e->plan, err);
     if (rc == 0) rc = choose_backend(e, o, err);
     if (rc == 0) rc = choose_sizes(e, o, err);
+    if (o->plan_only) goto done;
     if (rc == 0) rc = e->backend->load(e->dev, e->plan, o->progress, o->progress_ctx, err);
     if (rc == 0) rc = e->backend->prepare(e->dev, &e->lim, err);
     if (rc == 0) rc = allocate(e, err);
+done:
     if (rc < 0) cb_engine_close(e);
     else *out = e;
     return rc;

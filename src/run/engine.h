@@ -43,6 +43,7 @@ struct cb_engine {
     cb_limits lim;
     int ctx_size;
     cb_mem mem;
+    uint64_t available;
     cb_block_pool pools[CB_MAX_KV_GROUPS];
     cb_session **sessions;               /* [max_sessions], NULL when free */
     cb_snapshot **snapshots;             /* [max_snapshots], NULL when free; number i owns slot max_sessions + i */

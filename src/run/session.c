@@ -5,6 +5,7 @@
 int cb_session_open(cb_engine *e, cb_session **out, cb_err *err)
 {
     *out = NULL;
+    if (!e->sessions) return cb_fail(err, CB_EUSAGE, "the engine was opened to plan only");
     int slot = 0;
     while (slot < e->lim.max_sessions && e->sessions[slot]) slot++;
     if (slot == e->lim.max_sessions)

@@ -18,6 +18,9 @@ try show $TINY; out "show: sampling values" "sampling +profile hf"
 try show $TINY --json
 is_json <"$T/out" && ok "show --json parses" || bad "show --json parses"
 try plan $TINY; out "plan" "q_proj"
+try show $TINY --ctx 128; out "show --ctx counts memory" "at 128 of 512 tokens"
+try plan tests/data/tiny-qwen35-raw --ctx 1000; out "plan --ctx counts memory" "state of 3 recurrent layers"
+try show $TINY --ctx 513; out "a context beyond the checkpoint's" "runs +no: context of 513 tokens"
 try plan $TINY --trace-ops --steps 2; out "plan --trace-ops" "tok/s"
 
 damage() { rm -rf "$T/m"; cp -r $TINY "$T/m"; chmod -R u+w "$T/m"; }

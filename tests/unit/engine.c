@@ -174,10 +174,52 @@ static void test_tap(void **state)
     cb_engine_close(e);
 }
 
+/* What is counted for a context, and an engine that only counts. */
+static void test_memory(void **state)
+{
+    (void)state;
+    static const char *const kinds[] = {"tiny-gemma3-4bit", "tiny-qwen35-raw"};
+    for (int i = 0; i < 2; i++) {
+        cb_memory small, large, m;
+        cb_engine_info info;
+        cb_session *s;
+        cb_err err = {0};
+        cb_engine_opts o = {.device = "cpu", .ctx_size = 128, .max_sessions = 2, .max_snapshots = 3, .max_rows = 64};
+        cb_engine *e = te_open(kinds[i], &o);
+        cb_engine_get_info(e, &info);
+        assert_int_equal(cb_engine_get_memory(e, 0, &small, NULL), 0);
+        assert_int_equal(small.ctx_size, 128);
+        assert_true(small.weights == info.weight_bytes && small.recurrent + small.kv[0].bytes + (small.n_groups > 1 ? small.kv[1].bytes : 0) == info.state_bytes);
+        assert_true(small.total == info.state_bytes + info.scratch_bytes && small.weight_copies > 0 && small.available > 0);
+        assert_int_equal(cb_engine_get_memory(e, 512, &large, NULL), 0);
+        assert_true(large.recurrent == small.recurrent && (large.recurrent > 0) == (i == 1) && (large.n_recurrent > 0) == (i == 1));
+        for (int g = 0; g < large.n_groups; g++) { /* a window's pool does not grow past it */
+            if (large.kv[g].window) assert_true(large.kv[g].n_blocks < 8 * 5);
+            else assert_int_equal(large.kv[g].n_blocks, 2 * 8 + 3);
+        }
+        assert_int_equal(cb_engine_get_memory(e, 1 << 24, &m, &err), CB_EUSAGE);
+        assert_int_equal(cb_engine_get_memory(e, -1, &m, &err), CB_EUSAGE);
+        cb_engine_close(e);
+        o.plan_only = 1;
+        o.ctx_size = 512;
+        e = te_open(kinds[i], &o);
+        assert_int_equal(cb_engine_get_memory(e, 0, &m, NULL), 0);
+        assert_true(m.total == large.total && m.recurrent == large.recurrent && m.scratch == large.scratch && m.kv[0].bytes == large.kv[0].bytes);
+        assert_int_equal(cb_session_open(e, &s, &err), CB_EUSAGE);
+        cb_engine_close(e);
+        o.memory_limit = 1000; /* counting needs no memory */
+        e = te_open(kinds[i], &o);
+        assert_int_equal(cb_engine_get_memory(e, 0, &m, NULL), 0);
+        assert_true(m.total > m.available && m.available == 1000);
+        cb_engine_close(e);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_info),
+        cmocka_unit_test(test_memory),
         cmocka_unit_test(test_open_errors),
         cmocka_unit_test(test_step_errors),
         cmocka_unit_test(test_no_allocation_and_no_leak),
