@@ -141,7 +141,7 @@ $(B)/kbench $(B)/mbench $(B)/synth: $(B)/%: $(B)/tools/%.o $(B)/libcambium.a
 J = $(if $(findstring -j,$(MAKEFLAGS)),,-j2)
 
 .PHONY: tests test check-asan check-ubsan check-tsan check-valgrind check-aarch64 fuzz fuzz-bins fuzz-run
-tests: $(TEST_BIN) $(FUZZ_BIN)
+tests: $(TEST_BIN) $(FUZZ_BIN) $(B)/synth
 fuzz-bins: $(FUZZ_BIN)
 
 # Everything that needs no GPU and no download: the programs of this machine, then NEON under emulation where the tools are.

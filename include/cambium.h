@@ -308,6 +308,7 @@ typedef struct cb_quantize_opts {
     int hadamard_block;       /* 0: none; else a Bonsai 2 pack with blocks of this many columns */
     uint64_t seed;            /* of its signs */
     int n_threads;            /* 0: one per physical core */
+    uint64_t file_bytes;      /* most bytes of tensors in one weight file; 0: 5 GiB */
     cb_progress_fn progress;
     void *progress_ctx;
 } cb_quantize_opts;

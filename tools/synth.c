@@ -1,10 +1,11 @@
 /* synth.c: writes true-shape checkpoints with random weights, for measuring speed and loading where the published files cannot
  * be had. Reproducible from the seed; disk speed.
  *
- *   synth MODEL OUT [--seed N] [--layers N]
+ *   synth MODEL OUT [--seed N] [--layers N] [--sparse] [--float]
  *   synth MODEL --count
  *
- * --count says how many tensors and bytes it would write; --layers cuts the depth. Weights are sized so that activations
+ * --count says how many tensors and bytes it would write; --layers cuts the depth; --sparse leaves all data but signs as holes, so that
+ * a checkpoint of any size costs no disk (it loads; its weights are 0); --float keeps every matrix in BF16, to be quantised. Weights are sized so that activations
  * neither die nor explode (standard deviation 1/sqrt(inputs), residual branches smaller), and router inputs spread over the
  * experts. */
 #include "base/json.h"
@@ -38,6 +39,7 @@ typedef struct model {
     int bits, group;            /* of the big matrices */
     int block;                  /* Hadamard block, 0: none */
     bool tied;
+    bool qk_norm, f16;          /* norms of q and k (Qwen 3); scales in F16 */
     int gemma;                  /* 3, 4 or 0 */
     int full_kv, full_dim, window;
 } model;
@@ -63,6 +65,10 @@ static const model models[] = {
     {.name = "gemma4-26b-a4b", .type = "gemma4", .hidden = 2816, .layers = 30, .heads = 16, .kv_heads = 8, .head_dim = 256, .ffn = 2112,
      .vocab = 262144, .ctx = 262144, .experts = 128, .top_k = 8, .expert_width = 704, .bits = 4, .group = 64, .tied = true,
      .gemma = 4, .full_kv = 2, .full_dim = 512, .window = 1024},
+    {.name = "bonsai1-4b", .type = "qwen3", .hidden = 2560, .layers = 36, .heads = 32, .kv_heads = 8, .head_dim = 128, .ffn = 9728,
+     .vocab = 151936, .ctx = 32768, .bits = 1, .group = 128, .tied = true, .qk_norm = true, .f16 = true},
+    {.name = "bonsai1-8b", .type = "qwen3", .hidden = 4096, .layers = 36, .heads = 32, .kv_heads = 8, .head_dim = 128, .ffn = 12288,
+     .vocab = 151936, .ctx = 16384, .bits = 1, .group = 128, .qk_norm = true, .f16 = true},
     {.name = "smollm2-135m", .type = "llama", .hidden = 576, .layers = 30, .heads = 9, .kv_heads = 3, .head_dim = 64, .ffn = 1536,
      .vocab = 49152, .ctx = 8192, .bits = 4, .group = 32, .tied = true},
     {.name = "gemma3-270m", .type = "gemma3_text", .hidden = 640, .layers = 18, .heads = 4, .kv_heads = 1, .head_dim = 256, .ffn = 2048,
@@ -76,7 +82,7 @@ typedef struct plan {
     json_t *quant;   /* per-module overrides */
     json_t *modules; /* Bonsai: records */
     json_t *names;   /* Bonsai: rotated weights */
-    bool failed;
+    bool failed, plain; /* plain: --float */
 } plan;
 
 static item *add(plan *p, const char *name, cb_dtype t, kind k, float a, int n_dims, int64_t d0, int64_t d1, int64_t d2)
@@ -107,12 +113,12 @@ static void matrix(plan *p, const char *path, int64_t stack, int64_t rows, int64
     char name[192];
     bool ternary = m->block && rotated(m, path);
     int b = bits ? bits : m->bits, g = m->group;
-    float dev = gain / sqrtf((float)cols), scale = ternary ? dev * 1.2247f : dev / (0.2887f * (float)(1 << b));
-    cb_dtype st = m->block ? CB_F16 : CB_BF16;
+    float dev = gain / sqrtf((float)cols), scale = ternary ? dev * 1.2247f : b == 1 ? 2 * dev : dev / (0.2887f * (float)(1 << b));
+    cb_dtype st = m->block || m->f16 ? CB_F16 : CB_BF16;
     int nd = stack > 1 ? 3 : 2;
-    if (m->block && !ternary) { /* the packs keep these as dense F32 */
+    if (p->plain || (m->block && !ternary)) { /* the packs keep these as dense F32 */
         snprintf(name, sizeof name, "%s.weight", path);
-        add(p, name, CB_F32, K_NORMAL, dev, 2, rows, cols, 0);
+        add(p, name, p->plain ? CB_BF16 : CB_F32, K_NORMAL, dev, nd, nd == 3 ? stack : rows, nd == 3 ? rows : cols, cols);
         return;
     }
     for (int part = 0; part < 3; part++) {
@@ -146,7 +152,7 @@ static void attention(plan *p, const char *pre, bool full)
     matrix(p, AT(n, "%sself_attn.k_proj", pre), 1, (int64_t)kv * dim, m->hidden, 0, 1);
     if (!(m->gemma == 4 && full)) matrix(p, AT(n, "%sself_attn.v_proj", pre), 1, (int64_t)kv * dim, m->hidden, 0, 1);
     matrix(p, AT(n, "%sself_attn.o_proj", pre), 1, m->hidden, (int64_t)m->heads * dim, 0, 0.5f);
-    if (m->gemma || m->hv) {
+    if (m->gemma || m->hv || m->qk_norm) {
         cb_dtype t = m->block ? CB_F32 : CB_BF16;
         vector(p, AT(n, "%sself_attn.q_norm.weight", pre), t, dim, m->gemma == 3 ? 0 : m->gemma == 4 ? 0.2f : 1);
         vector(p, AT(n, "%sself_attn.k_norm.weight", pre), t, dim, m->gemma == 3 ? 0 : m->gemma == 4 ? 0.2f : 1);
@@ -275,7 +281,7 @@ static json_t *text_config(const model *m, int layers)
     if (m->hv && m->experts)
         json_object_update_new(c, json_pack("{s:i,s:i,s:i,s:i}", "num_experts", m->experts, "num_experts_per_tok", m->top_k,
                                             "moe_intermediate_size", m->expert_width, "shared_expert_intermediate_size", m->shared_width));
-    if (!m->hv && !m->gemma) json_object_set_new(c, "rope_theta", json_real(100000));
+    if (!m->hv && !m->gemma) json_object_set_new(c, "rope_theta", json_real(m->qk_norm ? 1e6 : 1e5));
     if (!m->gemma) return c;
     json_t *types = json_array();
     for (int l = 0; l < layers; l++)
@@ -375,6 +381,22 @@ static uint64_t item_bytes(const item *it)
     return n;
 }
 
+/* Loaders compare signs with hadamard.json; all else may read as 0. */
+static int write_signs(const plan *p, cb_st_writer *w, cb_err *err)
+{
+    int rc = 0;
+    for (int i = 0; i < p->n && rc == 0; i++) {
+        const item *it = &p->items[i];
+        if (it->kind != K_SIGNS) continue;
+        uint8_t *buf = malloc((size_t)item_bytes(it));
+        if (!buf) return cb_fail(err, CB_ENOMEM, "no memory");
+        fill(it, 0, 0, buf, (size_t)item_bytes(it));
+        rc = cb_st_writer_put_at(w, cb_st_writer_offset(w, i), buf, (size_t)item_bytes(it), err);
+        free(buf);
+    }
+    return rc;
+}
+
 static int write_data(const plan *p, cb_st_writer *w, uint64_t seed, cb_err *err)
 {
     enum { PIECE = 4 << 20 };
@@ -440,7 +462,7 @@ static json_t *tokenizer(void)
                      "type", "BPE", "byte_fallback", 0, "vocab", vocab, "merges");
 }
 
-static int write_all(const plan *p, const char *out, int layers, uint64_t seed, cb_err *err)
+static int write_all(const plan *p, const char *out, int layers, uint64_t seed, bool sparse, cb_err *err)
 {
     const model *m = p->m;
     cb_outdir d;
@@ -457,7 +479,8 @@ static int write_all(const plan *p, const char *out, int layers, uint64_t seed, 
         json_object_update_new(root, text);
     json_t *q = json_pack("{s:i,s:i,s:s}", "group_size", m->group, "bits", m->bits, "mode", "affine");
     json_object_update(q, p->quant);
-    json_object_set_new(root, "quantization", q);
+    if (p->plain) json_decref(q);
+    else json_object_set_new(root, "quantization", q);
     if (m->block) {
         json_object_update_new(root, json_pack("{s:i,s:s,s:s,s:s,s:s,s:{s:b,s:b,s:b},s:O}", "schema_version", 2, "base_model_type", "qwen3_5",
                                                "tensor_namespace", "mlx-vlm-qwen3_5", "gdn_activation_layout", "grouped", "hadamard_config",
@@ -471,8 +494,9 @@ static int write_all(const plan *p, const char *out, int layers, uint64_t seed, 
     if (rc == 0 && (rc = cb_st_writer_open(path, &w, err)) == 0) {
         for (int i = 0; i < p->n && rc == 0; i++)
             rc = cb_st_writer_declare(w, p->items[i].name, p->items[i].dtype, p->items[i].dims, p->items[i].n_dims, err);
+        if (sparse) cb_st_writer_leave_holes(w);
         if (rc == 0) rc = cb_st_writer_begin(w, err);
-        if (rc == 0) rc = write_data(p, w, seed, err);
+        if (rc == 0) rc = sparse ? write_signs(p, w, err) : write_data(p, w, seed, err);
         if (rc == 0) rc = cb_st_writer_commit(w, err);
         else cb_st_writer_abort(w);
     }
@@ -485,28 +509,31 @@ int main(int argc, char **argv)
 {
     uint64_t seed = 1;
     int layers = 0;
+    bool sparse = false, plain = false;
     for (int i = 3; i < argc; i++) {
         if (!strcmp(argv[i], "--seed") && i + 1 < argc) seed = strtoull(argv[++i], NULL, 10);
         else if (!strcmp(argv[i], "--layers") && i + 1 < argc) layers = atoi(argv[++i]);
+        else if (!strcmp(argv[i], "--sparse")) sparse = true;
+        else if (!strcmp(argv[i], "--float")) plain = true;
         else argc = 0;
     }
     const model *m = NULL;
     for (size_t i = 0; argc >= 3 && i < sizeof models / sizeof *models; i++)
         if (!strcmp(models[i].name, argv[1])) m = &models[i];
-    if (!m || layers < 0 || layers > m->layers) {
-        fprintf(stderr, "usage: synth MODEL OUT [--seed N] [--layers N]\n       synth MODEL --count\nmodels:");
+    if (!m || layers < 0 || layers > m->layers || (plain && m->block)) {
+        fprintf(stderr, "usage: synth MODEL OUT [--seed N] [--layers N] [--sparse] [--float]\n       synth MODEL --count\nmodels:");
         for (size_t i = 0; i < sizeof models / sizeof *models; i++) fprintf(stderr, " %s", models[i].name);
         fputc('\n', stderr);
         return 2;
     }
-    plan p = {.m = m, .quant = json_object(), .modules = json_array(), .names = json_array()};
+    plan p = {.m = m, .quant = json_object(), .modules = json_array(), .names = json_array(), .plain = plain};
     cb_err err = {0};
     if (!layers) layers = m->layers;
     lay_out(&p, layers);
     uint64_t total = 0;
     for (int i = 0; i < p.n; i++) total += item_bytes(&p.items[i]);
     bool count = !strcmp(argv[2], "--count");
-    int rc = count ? 0 : write_all(&p, argv[2], layers, seed, &err);
+    int rc = count ? 0 : write_all(&p, argv[2], layers, seed, sparse, &err);
     if (rc < 0) fprintf(stderr, "error: %s\n", err.text);
     else printf("%s: %d tensors, %llu data bytes\n", m->name, p.n, (unsigned long long)total);
     json_decref(p.quant);

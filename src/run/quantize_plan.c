@@ -316,11 +316,11 @@ static int check_items(const cb_q_plan *p, cb_err *err)
 
 static void share_out(cb_q_plan *p)
 {
-    uint64_t in_shard = 0;
+    uint64_t in_shard = 0, most = p->opts->file_bytes ? p->opts->file_bytes : MAX_SHARD;
     for (int i = 0; i < p->n_items; i++) {
         cb_q_item *it = &p->items[i];
         uint64_t n = item_bytes(it);
-        if (in_shard && in_shard + n > MAX_SHARD) {
+        if (in_shard && in_shard + n > most) {
             p->n_shards++;
             in_shard = 0;
         }

@@ -14,6 +14,7 @@ typedef struct worker {
     float *row;
     double *wide;
     int64_t bad_row, bad_col; /* -1: none */
+    bool bad_scale;           /* it is the scale of the group there that is not finite */
 } worker;
 
 typedef struct job {
@@ -105,6 +106,11 @@ static void one_row(const job *j, worker *w, int64_t r)
     }
     if (it->block) rotate(w->row, j->signs, w->wide, it->cols, it->block);
     cb_quantize_row(&it->q, w->row, it->cols, at[0], at[1], at[2]);
+    for (int64_t g = 0; g < it->cols / it->q.group && at[2]; g++) /* huge numbers, or F16 scales of large ones */
+        if (!isfinite(cb_load_float(at[1], it->q.scales, (size_t)g)) || !isfinite(cb_load_float(at[2], it->q.scales, (size_t)g))) {
+            if (w->bad_row < 0) w->bad_row = j->first + r, w->bad_col = g * it->q.group, w->bad_scale = true;
+            return;
+        }
 }
 
 static void work(void *ctx, int member, int n_members)
@@ -124,6 +130,9 @@ static int report_bad(const job *j, cb_err *err)
     }
     if (!first) return 0;
     const cb_tensor *t = j->it->src;
+    if (first->bad_scale)
+        return cb_fail(err, CB_EFORMAT, "%s: %s: row %" PRId64 ", columns from %" PRId64 ": their scale or bias is not a finite %s", t->file, t->name,
+                       first->bad_row, first->bad_col, cb_dtype_name(j->it->q.scales));
     return cb_fail(err, CB_EFORMAT, "%s: %s: row %" PRId64 ", column %" PRId64 " is not a finite %s", t->file, t->name, first->bad_row,
                    first->bad_col, cb_dtype_name(j->it->dtype));
 }
@@ -152,6 +161,7 @@ static int get_buffers(job *j, int64_t chunk_rows, cb_err *err)
         w->row = cb_alloc_array(n, sizeof *w->row);
         w->wide = it->block ? cb_alloc_array(n, sizeof *w->wide) : NULL;
         w->bad_row = -1;
+        w->bad_scale = false;
         good = good && w->row && (w->wide || !it->block);
     }
     if (good) return 0;

@@ -205,6 +205,26 @@ static void rules_and_threads(void **state)
     assert_string_not_equal(cpu, gpu);
 }
 
+/* Several weight files hold the same tensors, and the index says where. */
+static void several_files(void **state)
+{
+    char one[65], many[65];
+    quantise("tests/data/tiny-qwen35moe-raw", NULL);
+    hash_tensors(out_path, one);
+    quantise("tests/data/tiny-qwen35moe-raw", &(cb_quantize_opts){.file_bytes = 60000});
+    hash_tensors(out_path, many);
+    assert_string_equal(one, many);
+    json_t *index = json_of(out_path, "model.safetensors.index.json"), *v;
+    const char *key;
+    int n_files = 0;
+    char name[64];
+    while (snprintf(name, sizeof name, "model-%05d-of-%05d.safetensors", n_files + 1, tmp_count(out_path) - 5), access(tmp_path(out_path, name), F_OK) == 0) n_files++;
+    assert_in_range(n_files, 5, 12);
+    json_object_foreach(json_object_get(index, "weight_map"), key, v)
+        if (access(tmp_path(out_path, json_string_value(v)), F_OK) != 0) fail_msg("%s: no file", key);
+    json_decref(index);
+}
+
 /* ---- refusals ---- */
 
 static void copy_file(const char *from, const char *name)
@@ -215,8 +235,8 @@ static void copy_file(const char *from, const char *name)
     cb_map_close(&m);
 }
 
-/* source-llama in work/in, with one tensor's data changed to `bits` at element i, or its dtype, or its name. */
-static void change(const char *tensor, int64_t i, uint16_t bits, cb_dtype dtype, const char *name)
+/* source-llama in work/in, with one tensor's data changed to bits at element i (and next behind it), or its dtype, or its name. */
+static void change_all(const char *tensor, int64_t i, const uint16_t bits[2], int n_bits, cb_dtype dtype, const char *name)
 {
     cb_st s;
     cb_st_writer *w;
@@ -237,13 +257,20 @@ static void change(const char *tensor, int64_t i, uint16_t bits, cb_dtype dtype,
         const cb_tensor *t = &s.tensors[k];
         uint8_t *d = malloc(t->bytes);
         memcpy(d, t->data, t->bytes);
-        if (!strcmp(t->name, tensor) && i >= 0) memcpy(d + 2 * i, &bits, 2);
+        if (!strcmp(t->name, tensor) && i >= 0) memcpy(d + 2 * i, bits, 2 * (size_t)n_bits);
         assert_int_equal(cb_st_writer_put(w, d, t->bytes, &err), 0);
         free(d);
     }
     assert_int_equal(cb_st_writer_commit(w, &err), 0);
     cb_st_close(&s);
 }
+
+static void change(const char *tensor, int64_t i, uint16_t bits, cb_dtype dtype, const char *name)
+{
+    change_all(tensor, i, &bits, 1, dtype, name);
+}
+
+static void change_two(const char *tensor, int64_t i, uint16_t a, uint16_t b) { change_all(tensor, i, (uint16_t[]){a, b}, 2, CB_BF16, NULL); }
 
 static void refuse(const char *from, const cb_quantize_opts *o, int code, const char *want)
 {
@@ -286,6 +313,10 @@ static void bad_sources(void **state)
     change(up, 64, 0x7f00, CB_BF16, NULL);
     refuse(in_path, &(cb_quantize_opts){.dtype = "float16"}, CB_EFORMAT, "row 1, column 0 is not a finite F16");
     quantise(in_path, &o);
+    change(up, 64 * 5, 0x7f7f, CB_BF16, NULL); /* 3.4e38 is a number; */
+    quantise(in_path, &o);
+    change_two(up, 64 * 5, 0x7f7f, 0xff7f); /* with -3.4e38 beside it the range is none */
+    refuse(in_path, &o, CB_EFORMAT, "row 5, columns from 0: their scale");
     change(up, -1, 0, CB_I16, NULL);
     refuse(in_path, &o, CB_EFORMAT, "model.layers.1.mlp.up_proj.weight");
     change(up, -1, 0, CB_BF16, "model.layers.1.mlp.up.weight");
@@ -372,7 +403,7 @@ int main(void)
 {
 #define CASE(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
     const struct CMUnitTest tests[] = {
-        CASE(as_mlx_lm), CASE(committed_conversions), CASE(it_runs), CASE(keep_patterns), CASE(rules_and_threads), CASE(bad_settings),
+        CASE(as_mlx_lm), CASE(committed_conversions), CASE(it_runs), CASE(keep_patterns), CASE(rules_and_threads), CASE(several_files), CASE(bad_settings),
         CASE(bad_sources), CASE(bad_target), CASE(full_disk), CASE(killed), CASE(no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
