@@ -555,6 +555,119 @@ static void test_failed_step(void **state)
     }
 }
 
+/* ---- anything in any order ---- */
+
+enum { R_SESSIONS = 3, R_SNAPSHOTS = 4, R_CTX = 200 };
+
+static uint32_t draw(uint64_t *state, uint32_t n)
+{
+    *state = *state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(*state >> 33) % n;
+}
+
+/* Each block is held as often as the sequences say, and free when nobody holds it. */
+static void check_blocks(const cb_engine *e)
+{
+    for (int g = 0; g < e->plan->n_kv_groups; g++) {
+        const cb_block_pool *p = &e->pools[g];
+        int32_t *refs = calloc((size_t)p->n_blocks, sizeof *refs);
+        int n_free = 0;
+        for (int k = 0; k < e->lim.max_sessions + e->max_snapshots; k++) {
+            const cb_seq *q = k < e->lim.max_sessions ? (e->sessions[k] ? &e->sessions[k]->q : NULL)
+                              : e->snapshots[k - e->lim.max_sessions] ? &e->snapshots[k - e->lim.max_sessions]->q : NULL;
+            if (!q) continue;
+            assert_true(q->n_held[g] == (q->length + 63) / 64 && q->first_live[g] <= q->n_held[g]);
+            for (int i = q->first_live[g]; i < q->n_held[g]; i++) refs[q->table[g][i]]++;
+        }
+        assert_memory_equal(refs, p->refs, (size_t)p->n_blocks * sizeof *refs);
+        for (int i = 0; i < p->n_blocks; i++) n_free += !refs[i];
+        assert_int_equal(n_free, p->n_free);
+        for (int i = 0; i < p->n_free; i++) assert_int_equal(refs[p->free[i]], 0);
+        free(refs);
+    }
+}
+
+/* The latest row of s, whose hash is h, against a cold run of its tokens. */
+static void check_cold(cb_engine *e, cb_session *cold, const cb_session *s, uint64_t h, float *logits, int n_vocab)
+{
+    cb_row rows[R_CTX];
+    int n = cb_session_length(s);
+    for (int i = 0; i < n; i++) rows[i] = (cb_row){cold, cb_session_tokens(s)[i], i == n - 1};
+    cb_session_reset(cold);
+    assert_int_equal(cb_step(e, rows, n, logits, NULL), 0);
+    assert_true(row_hash(logits, n_vocab) == h);
+}
+
+static void random_walk(const char *name, uint64_t seed, int n_ops)
+{
+    cb_engine_opts o = {.n_threads = 1, .ctx_size = R_CTX, .max_sessions = R_SESSIONS, .max_snapshots = R_SNAPSHOTS, .max_rows = R_CTX};
+    cb_engine *e = te_open(name, &o), *other = te_open(name, &(cb_engine_opts){.n_threads = 1, .ctx_size = R_CTX, .max_rows = R_CTX});
+    cb_session *s[R_SESSIONS] = {0}, *cold;
+    cb_snapshot *snap[R_SNAPSHOTS] = {0};
+    cb_engine_info info;
+    cb_engine_get_info(e, &info);
+    float *logits = malloc((size_t)info.n_vocab * 4);
+    uint64_t r = seed;
+    int n, keep, used[12] = {0};
+    assert_int_equal(cb_session_open(other, &cold, NULL), 0);
+    for (int op = 0; op < n_ops; op++) {
+        int i = (int)draw(&r, R_SESSIONS), k = (int)draw(&r, R_SNAPSHOTS), what = (int)draw(&r, 20), rc = 0;
+        if (!s[i]) {
+            if (what < 4 && s[(i + 1) % R_SESSIONS]) rc = cb_session_fork(s[(i + 1) % R_SESSIONS], &s[i], NULL);
+            else rc = cb_session_open(e, &s[i], NULL);
+            assert_int_equal(rc, 0);
+            used[0] += what < 4;
+        } else if (what < 8) { /* a few tokens of one of two continuations */
+            cb_row rows[70];
+            int len = cb_session_length(s[i]), m = 1 + (int)draw(&r, what ? 20 : 70), branch = draw(&r, 4) == 0;
+            for (int t = 0; t < m; t++) rows[t] = (cb_row){s[i], te_token(branch, len + t, 272), t == m - 1};
+            rc = cb_step(e, rows, m, logits, NULL);
+            if (rc < 0) {
+                assert_true(rc == CB_ECONTEXT || rc == CB_ENOMEM);
+                assert_int_equal(cb_session_length(s[i]), len);
+                if (rc == CB_ECONTEXT) cb_session_reset(s[i]);
+            } else if (draw(&r, 3) == 0)
+                check_cold(other, cold, s[i], row_hash(logits, info.n_vocab), logits, info.n_vocab);
+            used[1] += rc == 0;
+        } else if (what < 10) { /* a prompt that begins as another sequence does */
+            int32_t ids[R_CTX];
+            const cb_session *like = s[(i + 1) % R_SESSIONS] ? s[(i + 1) % R_SESSIONS] : s[i];
+            int len = cb_session_length(like), m = 2 + (int)draw(&r, R_CTX - 2), cut = (int)draw(&r, (uint32_t)len + 1);
+            for (int t = 0; t < m; t++) ids[t] = t < cut ? cb_session_tokens(like)[t] : te_token(2, t, 272);
+            assert_int_equal(cb_session_reuse(s[i], ids, m, &n, &keep, NULL), 0);
+            assert_true(n == cb_session_length(s[i]) && n < m && (!keep || (keep > n && keep < m)));
+            assert_memory_equal(cb_session_tokens(s[i]), ids, (size_t)n * sizeof *ids);
+            used[2] += n > 0;
+        } else if (what < 12) used[3] += cb_session_keep(s[i], NULL) == 0;
+        else if (what == 12) {
+            cb_session_close(s[i]);
+            s[i] = NULL;
+        } else if (what == 13) used[4] += cb_session_truncate(s[i], (int)draw(&r, (uint32_t)cb_session_length(s[i]) + 1), NULL) == 0;
+        else if (snap[k] && what < 17) used[5] += cb_session_restore(s[i], snap[k], NULL) == 0;
+        else if (snap[k]) {
+            cb_snapshot_close(snap[k]);
+            snap[k] = NULL;
+        } else used[6] += cb_session_snapshot(s[i], &snap[k], NULL) == 0;
+        check_blocks(e);
+    }
+    for (int i = 0; i < 7; i++)
+        if (!used[i] && n_ops >= 300) fail_msg("%s: operation %d never succeeded", name, i);
+    for (int i = 0; i < R_SESSIONS; i++) cb_session_close(s[i]);
+    for (int i = 0; i < R_SNAPSHOTS; i++) cb_snapshot_close(snap[i]);
+    cb_session_close(cold);
+    cb_engine_close(e);
+    cb_engine_close(other);
+    free(logits);
+}
+
+static void test_random(void **state)
+{
+    (void)state;
+    static const char *const kinds[] = {"tiny-llama-4bit", "tiny-gemma3-4bit", "tiny-qwen35-4bit", "tiny-gemma4e-raw"};
+    for (int i = 0; i < 4; i++)
+        for (uint64_t seed = 1; seed <= (te_quick() ? 1 : 4); seed++) random_walk(kinds[i], seed * 77 + (uint64_t)i, te_quick() ? 100 : 400);
+}
+
 int main(void)
 {
     find_checkpoints();
@@ -567,6 +680,7 @@ int main(void)
         cmocka_unit_test(test_allocations),
         cmocka_unit_test(test_allocation_failures),
         cmocka_unit_test(test_failed_step),
+        cmocka_unit_test(test_random),
     };
     return cmocka_run_group_tests_name("op/state", tests, NULL, NULL);
 }
