@@ -23,10 +23,10 @@ typedef struct cb_batch {
     int n_rows;
     const int32_t *token;      /* [n_rows] */
     const int32_t *pos;        /* [n_rows], absolute */
-    const int32_t *slot;       /* [n_rows], which session */
+    const int32_t *slot;       /* [n_rows], which session; a session's rows stand together, positions ascending by 1 */
     /* Block table of a session in a KV group: block number of absolute block pos/64, at kv[group][slot][pos/64]. */
     const int32_t *const *kv[CB_MAX_KV_GROUPS];
-    const int32_t *wanted;     /* [n_wanted] row indexes, ascending */
+    const int32_t *wanted;     /* [n_wanted] row indexes */
     int n_wanted;
     float *logits;             /* [n_wanted][n_vocab]; may be NULL when best is not */
     int32_t *best;             /* NULL, or [n_wanted]: the id with the largest logit, ties to the lower */

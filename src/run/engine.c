@@ -34,6 +34,7 @@ void cb_engine_close(cb_engine *e)
     cb_free(e->token);
     cb_free(e->pos);
     cb_free(e->slot);
+    cb_free(e->place);
     cb_free(e->wanted);
     cb_free(e->best_logits);
     cb_free(e);
@@ -163,7 +164,7 @@ static int allocate(cb_engine *e, cb_err *err)
 {
     size_t rows = (size_t)e->lim.max_rows, n = (size_t)e->lim.max_sessions;
     bool ok = (e->token = cb_alloc_array(rows, 4)) && (e->pos = cb_alloc_array(rows, 4)) &&
-              (e->slot = cb_alloc_array(rows, 4)) && (e->wanted = cb_alloc_array(rows, 4)) &&
+              (e->slot = cb_alloc_array(rows, 4)) && (e->place = cb_alloc_array(rows, 4)) && (e->wanted = cb_alloc_array(rows, 4)) &&
               (e->sessions = cb_alloc_array(n, sizeof *e->sessions)) &&
               (e->snapshots = cb_alloc_array((size_t)e->max_snapshots, sizeof *e->snapshots)) &&
               (e->backend->finds_best || (e->best_logits = cb_alloc_array(n * (size_t)e->plan->n_vocab, sizeof(float))));
@@ -246,48 +247,62 @@ int cb_engine_plan_text(const cb_engine *e, char **text, cb_err *err)
 
 /* ---- a step ---- */
 
-/* Fills the row arrays; sessions count their rows in `pending`. */
-static int check_rows(cb_engine *e, const cb_row *rows, int n, int *n_wanted, cb_err *err)
+/* Sessions count their rows in `pending`; place[r] is the number of row r among its session's. */
+static int check_rows(cb_engine *e, const cb_row *rows, int n, cb_err *err)
 {
     for (int r = 0; r < n; r++) {
         cb_session *s = rows[r].session;
         if (!s || s->q.engine != e) return cb_fail(err, CB_EUSAGE, "row %d: its session belongs to another engine", r);
         if (rows[r].token < 0 || rows[r].token >= e->plan->n_vocab)
             return cb_fail(err, CB_EUSAGE, "row %d: token %d is outside 0 to %d", r, rows[r].token, e->plan->n_vocab - 1);
-        int pos = s->q.length + s->pending, rc = cb_session_usable(s, err);
+        int rc = cb_session_usable(s, err);
         if (rc < 0) return rc;
-        if (pos >= e->ctx_size)
+        if (s->q.length + s->pending >= e->ctx_size)
             return cb_fail(err, CB_ECONTEXT, "context is full: a session holds %d tokens and %d are there already", e->ctx_size,
-                           pos);
-        e->token[r] = rows[r].token;
-        e->pos[r] = pos;
-        e->slot[r] = s->q.slot;
-        s->pending++;
-        if (rows[r].want_logits) e->wanted[(*n_wanted)++] = r;
+                           s->q.length + s->pending);
+        e->place[r] = s->pending++;
     }
     return 0;
 }
 
+/* Fills the batch's row arrays. Each session's rows come together, so that it is one run of consecutive positions however the
+ * caller has mixed them; wanted rows keep the caller's order. */
+static int group_rows(cb_engine *e, const cb_row *rows, int n)
+{
+    int next = 0, n_wanted = 0;
+    for (int r = 0; r < n; r++) {
+        cb_session *s = rows[r].session;
+        if (e->place[r] == 0) {
+            s->first_row = next;
+            next += s->pending;
+        }
+        int at = s->first_row + e->place[r];
+        e->token[at] = rows[r].token;
+        e->pos[at] = s->q.length + e->place[r];
+        e->slot[at] = s->q.slot;
+        if (rows[r].want_logits) e->wanted[n_wanted++] = at;
+    }
+    return n_wanted;
+}
+
 /* KV blocks for all rows of the step, or none. */
-static int reserve(const cb_row *rows, int n, const int32_t *pos, cb_err *err)
+static int reserve(const cb_engine *e, const cb_row *rows, int n, cb_err *err)
 {
     int rc = 0;
     for (int r = 0; r < n && rc == 0; r++)
-        if (pos[r] == rows[r].session->q.length) rc = cb_seq_reserve(&rows[r].session->q, rows[r].session->pending, err);
+        if (e->place[r] == 0) rc = cb_seq_reserve(&rows[r].session->q, rows[r].session->pending, err);
     for (int r = 0; r < n && rc < 0; r++) cb_seq_trim(&rows[r].session->q);
     return rc;
 }
 
 /* After the device has run. KV blocks of a failed step are written again by the next one, but a recurrent state has moved on
  * and cannot go back: keeping a copy of it for each step would cost more than failing steps are worth. */
-static void settle(cb_engine *e, const cb_row *rows, int n, bool ok)
+static void settle(const cb_engine *e, const cb_row *rows, int n, bool ok)
 {
     for (int r = 0; r < n; r++) {
         cb_session *s = rows[r].session;
-        if (ok) {
-            s->q.tokens[e->pos[r]] = e->token[r];
-            s->q.length++;
-        } else {
+        if (ok) s->q.tokens[s->q.length++] = rows[r].token;
+        else {
             s->spoiled = e->plan->n_rec && s->q.length > 0; /* the first token starts from zero anyway */
             cb_seq_trim(&s->q);
         }
@@ -308,12 +323,13 @@ static int step(cb_engine *e, const cb_row *rows, int n_rows, float *logits, int
     int n_wanted = 0, rc;
     if (n_rows < 1 || n_rows > e->lim.max_rows)
         return cb_fail(err, CB_EUSAGE, "a step of %d rows: allowed are 1 to %d", n_rows, e->lim.max_rows);
-    rc = check_rows(e, rows, n_rows, &n_wanted, err);
+    rc = check_rows(e, rows, n_rows, err);
+    if (rc == 0) n_wanted = group_rows(e, rows, n_rows);
     if (rc == 0 && n_wanted && !logits && !best)
         rc = cb_fail(err, CB_EUSAGE, "%d rows want logits, but there is no room for them", n_wanted);
     if (rc == 0 && best && n_wanted > e->lim.max_sessions)
         rc = cb_fail(err, CB_EUSAGE, "%d rows want their best id: at most max_sessions, %d, may", n_wanted, e->lim.max_sessions);
-    if (rc == 0) rc = reserve(rows, n_rows, e->pos, err);
+    if (rc == 0) rc = reserve(e, rows, n_rows, err);
     if (rc == 0) {
         bool on_device = best && e->backend->finds_best;
         cb_batch b = {.n_rows = n_rows, .token = e->token, .pos = e->pos, .slot = e->slot, .wanted = e->wanted,

@@ -23,7 +23,7 @@ typedef struct cb_seq {
 
 struct cb_session {
     cb_seq q;
-    int pending;                         /* rows of the step being checked */
+    int pending, first_row;              /* rows of the step being made, and where they begin in the batch */
     bool spoiled;                        /* a step failed half way: the recurrent state belongs to no length */
 };
 
@@ -51,7 +51,8 @@ struct cb_engine {
     uint64_t n_uses;                     /* of cached snapshots */
     cb_cache_info cache;
     const int32_t **tables[CB_MAX_KV_GROUPS]; /* [max_sessions]: the sessions' tables, for the batch */
-    int32_t *token, *pos, *slot, *wanted;     /* [max_rows] */
+    int32_t *token, *pos, *slot, *wanted;     /* [max_rows]: the batch */
+    int32_t *place;                           /* [max_rows]: number of a row among its session's */
     float *best_logits;                  /* [max_sessions][n_vocab], when the backend does not find the best id */
     cb_tap_fn tap;
     void *tap_ctx;
