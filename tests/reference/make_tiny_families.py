@@ -18,6 +18,7 @@ import mlx.core as mx
 import numpy as np
 import torch
 
+import hf_checkpoint
 import make_tiny as mt
 import prompts
 import refdata
@@ -70,7 +71,27 @@ def affine(bits, group=64):
     return {"q_bits": bits, "q_group_size": group, "q_mode": "affine"}
 
 
-# name: (config, quantisation of the conversion; None: the raw layout)
+def mode(name):
+    return {"q_mode": name}
+
+
+def ends(**bits):
+    """Modules whose paths end in a key (with "." for "__") get so many bits, groups of 64; 0: stay as they are."""
+    def pick(path, module):
+        for k, b in bits.items():
+            if path.endswith(k.replace("__", ".")):
+                return {"bits": b, "group_size": 64, "mode": "affine"} if b else False
+        return True
+    return pick
+
+
+# As google's QAT conversions have it: attention and experts 4 bits, MLP and router 8.
+QAT = ends(mlp__gate_proj=8, mlp__up_proj=8, mlp__down_proj=8, router__proj=8)
+# Every width of a mixed recipe in one network.
+MIXED = ends(layers__0__mlp__down_proj=2, layers__0__mlp__gate_proj=3, layers__1__mlp__down_proj=5, out_proj=6, in_proj_z=3, v_proj=6, o_proj=5,
+             in_proj_a=0, layers__2__mlp__up_proj=2, embed_tokens=8)
+
+# name: (config, quantisation of the conversion; None: the raw layout[, predicate over module paths])
 TINY = {
     "tiny-qwen3-4bit": (qwen3(), affine(4)),
     "tiny-qwen35-raw": (qwen35(False), None),
@@ -82,6 +103,15 @@ TINY = {
     "tiny-gemma4moe-4bit": (gemma4(moe=True, k_eq_v=True), affine(4)),
     "tiny-gemma4e-raw": (gemma4(per_layer=64, shared=3), None),
     "tiny-gemma4e-8bit": (gemma4(per_layer=64, shared=3), affine(8, 32)),
+    "tiny-qwen3-raw": (qwen3(), None),
+    "tiny-qwen35-mixed": (qwen35(False), affine(4), MIXED),
+    "tiny-qwen35-8bit": (qwen35(False), affine(8)),
+    "tiny-qwen35-mxfp8": (qwen35(False), mode("mxfp8")),
+    "tiny-gemma4-qat": (gemma4(k_eq_v=True), affine(4), QAT),
+    "tiny-gemma4-mxfp4": (gemma4(k_eq_v=True), mode("mxfp4")),
+    "tiny-gemma4moe-qat": (gemma4(moe=True, k_eq_v=True), affine(4), QAT),
+    "tiny-gemma4moe-aligned": (gemma4(moe=True, k_eq_v=True), affine(4, 32), ends(router__proj=0)),
+    "tiny-gemma4e-qat": (gemma4(per_layer=64, shared=3), affine(4), QAT),
 }
 
 
@@ -177,7 +207,7 @@ def kl_and_d(truth, other):
 
 
 def make(name, out_dir):
-    c, quant = TINY[name]
+    c, quant, pick = (*TINY[name], None)[:3]
     m = hf_model(c)
     randomise(m, c, name)
     final = os.path.join(out_dir, name)
@@ -198,12 +228,16 @@ def make(name, out_dir):
             ids = list(range(3, 60))
             kl, d = kl_and_d(hf_logits(m, ids), mlx_logits(check, ids))
             print(f"{name}: transformers against mlx-lm, both float32: KL {kl:.1e} max|d| {d:.1e}")
-            mlx_lm.convert(raw, final, quantize=True, dtype="bfloat16", **quant)
+            mlx_lm.convert(raw, final, quantize=True, dtype="bfloat16", **quant, **({"quant_predicate": pick} if pick else {}))
             for f in ("README.md", ".gitattributes"):
                 if os.path.exists(os.path.join(final, f)):
                     os.remove(os.path.join(final, f))
             q = mlx_model(final)
             logits, source = (lambda ids: mlx_logits(q, ids)), "mlx-lm float32"
+        again = hf_checkpoint.load(final)  # a second opinion: the files as they are, decoded, in transformers
+        for case, ids in cases(final):
+            kl, d = kl_and_d(logits(ids), hf_logits(again, ids))
+            assert d < 1e-2, (name, case, d)  # MLX has another epsilon in the delta net
         write_truth(name, final, logits, source, m, half)
 
 
@@ -245,6 +279,61 @@ def write_truth(name, path, logits, source, m, half):
             "bf16_exact_weights": {"kl_mean": kl_sum / n, "dmax": d_max, "top1": hits / n}}
     ref.save(os.path.join(path, "truth.cbref"), meta)
     print(f"{name}: {n} positions, bf16 stack KL {kl_sum / n:.1e} max|d| {d_max:.1e}")
+
+
+# ---- Bonsai 1: Qwen 3 with 1-bit or ternary codes, groups of 128, f16 scales; YaRN --------------------------------------
+
+BONSAI1 = {"tiny-qwen3-1bit": 1, "tiny-qwen3-2bit-g128": 2}
+
+
+def sign_codes(w):
+    """Codes 0 and 1 for -s and s, s f16 per 128 columns: stored as scale 2s and bias -s."""
+    g = w.reshape(w.shape[0], -1, 128)
+    s = g.abs().mean(-1).to(torch.float16)
+    return (g > 0).reshape(w.shape).to(torch.uint8), (2 * s).to(torch.float16), -s
+
+
+def make_bonsai1(name, out_dir):
+    """MLX's CPU has no 1-bit codes, so the truth is transformers in float64 on the decoded matrices (hf_checkpoint.py)."""
+    from safetensors.numpy import save_file
+    bits = BONSAI1[name]
+    rope = {"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0, "original_max_position_embeddings": 128}
+    c = dict(qwen3(), hidden_size=128, intermediate_size=256, head_dim=32, tie_word_embeddings=bits == 1, rope_parameters=rope)
+    del c["rope_theta"]
+    m = hf_model(c)
+    randomise(m, c, name)
+    path = os.path.join(out_dir, name)
+    shutil.rmtree(path, ignore_errors=True)
+    os.makedirs(path)
+    tensors = {}
+    for n, w in m.state_dict().items():
+        if n == "lm_head.weight" and c["tie_word_embeddings"]:
+            continue
+        if w.dim() == 1:
+            tensors[n] = w.to(torch.float16).numpy()
+            continue
+        if bits == 1:
+            code, scale, bias = sign_codes(w)
+            tensors[n] = np.packbits(code.numpy(), axis=-1, bitorder="little").view(np.uint32)
+        else:
+            code, scale, _ = ternary(w.double())
+            scale, bias = scale.to(torch.float16), -scale.to(torch.float16)
+            tensors[n] = pack2(code)
+        tensors[n[:-len("weight")] + "scales"] = scale.numpy()
+        tensors[n[:-len("weight")] + "biases"] = bias.numpy()
+    save_file(tensors, os.path.join(path, "model.safetensors"), metadata={"format": "mlx"})
+    old = {k: v for k, v in c.items() if k != "rope_parameters"}  # as the packs write it: keys of before rope_parameters
+    old.update(rope_theta=1e6, rope_scaling={k: v for k, v in rope.items() if k != "rope_theta"}, torch_dtype="float16",
+               quantization={"group_size": 128, "bits": bits})
+    json.dump(old, open(os.path.join(path, "config.json"), "w"), indent=1)
+    mt.make_tokenizer({"family": "llama", "vocab": VOCAB}, path)
+    exact, half = hf_checkpoint.load(path, torch.float64), hf_checkpoint.load(path, torch.bfloat16)
+    single = hf_checkpoint.load(path)
+    ids = cases(path)[0][1]
+    print(f"{name}: transformers float64 against float32: max|d| {kl_and_d(hf_logits(exact, ids), hf_logits(single, ids))[1]:.1e}")
+    if bits == 2:
+        print(f"{name}: against mlx-lm float32: max|d| {kl_and_d(hf_logits(exact, ids), mlx_logits(mlx_model(path), ids))[1]:.1e}")
+    write_truth(name, path, lambda ids: hf_logits(exact, ids), "transformers float64 on the decoded matrices", exact, half)
 
 
 # ---- Bonsai 2 packs: ternary codes in a signed Hadamard basis -----------------------------------------------------------
@@ -335,5 +424,7 @@ def make_bonsai(name, out_dir):
 
 
 if __name__ == "__main__":
-    for name in sys.argv[2:] or list(TINY) + list(BONSAI):
-        (make_bonsai if name in BONSAI else make)(name, sys.argv[1])
+    for name in sys.argv[2:] or list(TINY) + list(BONSAI) + list(BONSAI1):
+        (make_bonsai if name in BONSAI else make_bonsai1 if name in BONSAI1 else make)(name, sys.argv[1])
+        if "moe" in name:
+            hf_checkpoint.routes(os.path.join(sys.argv[1], name))
