@@ -1,5 +1,5 @@
 /* llama.c: Llama 2/3 and SmolLM2. Pre-norm, no q/k norm, RoPE over the whole head (half-split pairs), SwiGLU.
- * Reference: transformers modeling_llama, mlx-lm models/llama.py; facts in docs/adding-a-model.md's walk-through. */
+ * Reference: transformers modeling_llama, mlx-lm models/llama.py. */
 #include "model/family.h"
 #include "model/names.h"
 #include "model/rope.h"
