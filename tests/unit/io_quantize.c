@@ -168,7 +168,7 @@ static void worked_fp(void **state)
         }
     /* where the rules part: a tie, and a negative that becomes 0 */
     float y[4] = {6, 0.75f, -0.2f, 1};
-    uint8_t codes[16], scales[2];
+    uint8_t codes[32], scales[2];
     one_group((cb_quantizer){.mode = CB_W_NVFP4, .values = CB_BF16, .scales = CB_U8}, y, 4, codes, scales, NULL);
     assert_int_equal(codes[0], 0x17);
     assert_int_equal(codes[1], 0x20);

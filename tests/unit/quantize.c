@@ -236,7 +236,7 @@ static void copy_file(const char *from, const char *name)
 }
 
 /* source-llama in work/in, with one tensor's data changed to bits at element i (and next behind it), or its dtype, or its name. */
-static void change_all(const char *tensor, int64_t i, const uint16_t bits[2], int n_bits, cb_dtype dtype, const char *name)
+static void change_all(const char *tensor, int64_t i, const uint16_t *bits, int n_bits, cb_dtype dtype, const char *name)
 {
     cb_st s;
     cb_st_writer *w;
