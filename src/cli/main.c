@@ -71,7 +71,7 @@ static const cli_flag parity_flags[] = {
 };
 
 static const cli_flag quantize_flags[] = {
-    { "bits", "q-bits", CLI_INT, AT(bits), "B", "bits of a weight: 2, 3, 4 (default), 5, 6 or 8" },
+    { "bits", "q-bits", CLI_INT, AT(bits), "B", "bits of a weight: 1, 2, 3, 4 (default), 5, 6 or 8" },
     { "group", "q-group-size group-size", CLI_INT, AT(group), "G", "weights that share a scale: 32, 64 (default) or 128" },
     { "mode", "q-mode", CLI_TEXT, AT(mode), "NAME", "affine, ternary, mxfp4, mxfp8 or nvfp4 (which fix bits and group)" },
     { "keep", NULL, CLI_LIST, AT(keep), "PATTERN", "leave these matrices as they are, as lm_head or '*.o_proj' (repeatable)" },

@@ -15,7 +15,7 @@ static int int_flag(int64_t v, int64_t lo, int64_t hi, const char *flag, int *ou
 static int read_flags(const cli_opts *o, cb_quantize_opts *q, cb_err *err)
 {
     int rc;
-    if ((rc = int_flag(o->bits, 2, 8, "--bits", &q->bits, err)) < 0 || (rc = int_flag(o->group, 16, 128, "--group", &q->group, err)) < 0 ||
+    if ((rc = int_flag(o->bits, 1, 8, "--bits", &q->bits, err)) < 0 || (rc = int_flag(o->group, 16, 128, "--group", &q->group, err)) < 0 ||
         (rc = int_flag(o->hadamard, 512, 4096, "--hadamard", &q->hadamard_block, err)) < 0 ||
         (rc = int_flag(o->threads, 0, 256, "--threads", &q->n_threads, err)) < 0)
         return rc;

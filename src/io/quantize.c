@@ -14,8 +14,8 @@ int cb_quantizer_check(cb_quantizer *q, cb_err *err)
         if (!q->bits) q->bits = q->ternary ? 2 : 4;
         if (!q->group) q->group = q->ternary ? 128 : 64;
         if (q->ternary && q->bits != 2) return cb_fail(err, CB_EUSAGE, "ternary weights have 2 bits, not %d", q->bits);
-        if (q->bits < 2 || q->bits > 8 || q->bits == 7)
-            return cb_fail(err, CB_EUSAGE, "bits %d: affine weights have 2, 3, 4, 5, 6 or 8", q->bits);
+        if (q->bits < 1 || q->bits > 8 || q->bits == 7)
+            return cb_fail(err, CB_EUSAGE, "bits %d: affine weights have 1, 2, 3, 4, 5, 6 or 8", q->bits);
         if (q->group != 32 && q->group != 64 && q->group != 128)
             return cb_fail(err, CB_EUSAGE, "group %d: affine weights have groups of 32, 64 or 128", q->group);
         return 0;
@@ -71,6 +71,12 @@ static void affine_group(const cb_quantizer *q, const float *x, uint8_t *codes, 
     if (q->gpu && hi < 0) hi = 0;
     float s = (hi - lo) / n, edge;
     if (!(s > 1e-7f)) s = 1e-7f;
+    if (q->bits == 1) { /* the two extremes */
+        affine_codes(x, q->group, s, lo, 1, q->gpu, codes);
+        *scale = s;
+        *bias = lo;
+        return;
+    }
     bool low = fabsf(lo) > fabsf(hi);
     edge = low ? lo : hi;
     if (!low) s = -s;

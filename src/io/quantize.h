@@ -17,8 +17,11 @@ typedef struct cb_quantizer {
  * possible values. */
 int cb_quantizer_check(cb_quantizer *q, cb_err *err);
 /* Bytes of a row of `cols` (a multiple of the group). */
-static inline size_t cb_quantizer_row_bytes(const cb_quantizer *q, int64_t cols) { return (size_t)cols / 32 * (size_t)(4 * q->bits) + (size_t)cols % 32 * (size_t)q->bits / 8; }
-static inline size_t cb_quantizer_scale_bytes(const cb_quantizer *q, int64_t cols) { return (size_t)(cols / q->group) * cb_dtype_size(q->scales); }
+static inline size_t cb_quantizer_row_bytes(const cb_quantizer *q, int64_t cols) { return (size_t)cols * (size_t)q->bits / 8; }
+static inline size_t cb_quantizer_scale_bytes(const cb_quantizer *q, int64_t cols)
+{
+    return (size_t)(cols / q->group) * cb_dtype_size(q->scales);
+}
 /* Quantises one row of finite numbers. `biases` is written in affine mode only. */
 void cb_quantize_row(const cb_quantizer *q, const float *x, int64_t cols, uint8_t *codes, uint8_t *scales, uint8_t *biases);
 

@@ -281,6 +281,7 @@ static int check_pack(const cb_q_plan *p, cb_err *err)
     if (b != 512 && b != 1024 && b != 2048 && b != 4096)
         return cb_fail(err, CB_EUSAGE, "Hadamard block %d: 512, 1024, 2048 and 4096 are possible", b);
     if (p->q.mode != CB_W_AFFINE) return cb_fail(err, CB_EUSAGE, "mode %s cannot be rotated; affine and ternary can", p->opts->mode);
+    if (p->q.bits < 2) return cb_fail(err, CB_EUSAGE, "bits 1: a Bonsai 2 pack has 2 or more");
     if (strcmp(p->family, "qwen3_5") || cb_config_get(p->config, "num_experts"))
         return cb_fail(err, CB_EUSAGE, "config.json: model_type %.60s: only dense Qwen 3.5 can become a Bonsai 2 pack", p->config->model_type);
     if (p->opts->dtype) return cb_fail(err, CB_EUSAGE, "dtype %.40s: the dtypes of a Bonsai 2 pack are fixed", p->opts->dtype);

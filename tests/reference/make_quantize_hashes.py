@@ -20,7 +20,7 @@ import mlx.core as mx
 import make_tiny as mt
 
 mx.set_default_device(mx.cpu)
-AFFINE = [("affine", b, g, "-") for b in (2, 3, 4, 5, 6, 8) for g in (32, 64, 128)]
+AFFINE = [("affine", b, g, "-") for b in (1, 2, 3, 4, 5, 6, 8) for g in (32, 64, 128)]
 FP = [("mxfp4", 4, 32, "-"), ("mxfp8", 8, 32, "-"), ("nvfp4", 4, 16, "-")]
 TYPED = [(m, b, g, t) for m, b, g in (("affine", 4, 32), ("affine", 3, 64), ("mxfp4", 4, 32), ("mxfp8", 8, 32), ("nvfp4", 4, 16))
          for t in ("float16", "float32")]

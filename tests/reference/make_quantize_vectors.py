@@ -36,7 +36,7 @@ def main():
     for name, dtype in (("bf16", mx.bfloat16), ("f16", mx.float16), ("f32", mx.float32)):
         x = rows(dtype)
         out["in." + name] = x
-        for bits in (2, 3, 4, 5, 6, 8):
+        for bits in (1, 2, 3, 4, 5, 6, 8):
             for group in (32, 64, 128):
                 w, s, b = mx.quantize(x, group, bits)
                 key = f"affine.{bits}.{group}.{name}."

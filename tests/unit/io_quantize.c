@@ -53,7 +53,7 @@ static void check_format(const cb_st *s, cb_quantizer q, const char *mode, const
 
 static void affine_as_mlx(void **state)
 {
-    static const int all_bits[] = {2, 3, 4, 5, 6, 8};
+    static const int all_bits[] = {1, 2, 3, 4, 5, 6, 8};
     cb_st s;
     cb_err err = {0};
     if (cb_st_open(&s, "tests/data", "quantize.safetensors", &err) < 0) fail_msg("%s", err.text);
@@ -219,7 +219,7 @@ static void refusals(void **state)
     static const struct { cb_quantizer q; const char *want; } t[] = {
         {{.mode = CB_W_AFFINE, .bits = 7}, "bits 7"},
         {{.mode = CB_W_AFFINE, .bits = 9}, "bits 9"},
-        {{.mode = CB_W_AFFINE, .bits = 1}, "bits 1"},
+        {{.mode = CB_W_AFFINE, .bits = -1}, "bits -1"},
         {{.mode = CB_W_AFFINE, .group = 16}, "group 16"},
         {{.mode = CB_W_AFFINE, .ternary = true, .bits = 4}, "ternary"},
         {{.mode = CB_W_MXFP4, .bits = 8}, "mxfp4"},

@@ -85,7 +85,7 @@ static void as_mlx_lm(void **state)
         n++;
     }
     fclose(f);
-    assert_int_equal(n, 92);
+    assert_int_equal(n, 101);
     assert_int_equal(wrong, 0);
 }
 
