@@ -125,6 +125,9 @@ CB_API int cb_session_truncate(cb_session *s, int length, cb_err *err);
 /* Another session with the same past, which goes its own way from here. The two share KV blocks; recurrent state is copied.
  * Errors: CB_EUSAGE when max_sessions are open, CB_ENOMEM. */
 CB_API int cb_session_fork(const cb_session *s, cb_session **out, cb_err *err);
+/* Copies the KV blocks that the session shares, so that all of them are its own. Changes no result; a benchmark wants it,
+ * because blocks that many sequences read together come from caches. Errors: CB_ENOMEM when there are no blocks left. */
+CB_API int cb_session_own(cb_session *s, cb_err *err);
 
 /* The state of a session at one moment. It shares the session's KV blocks, and owns one of the engine's max_snapshots copies of
  * recurrent state. Close all before the engine. */
@@ -172,12 +175,22 @@ CB_API int cb_step(cb_engine *e, const cb_row *rows, int n_rows, float *logits, 
  * decoding without moving logits off a GPU. */
 CB_API int cb_step_best(cb_engine *e, const cb_row *rows, int n_rows, int32_t *best, cb_err *err);
 
-/* What the device can do at most, measured now on memory of its own (about 0.3 s): the rooflines of a benchmark. */
+/* What the device can do at most, measured now on memory of its own (about 0.5 s): the rooflines of a benchmark. */
 typedef struct cb_probe {
     double read_bytes;   /* bytes per second read from device memory, data larger than the caches */
     double matmul_flops; /* 2 x multiply-adds per second of the tensor cores in bf16; 0: the device has none or they were not measured */
 } cb_probe;
 CB_API int cb_engine_probe(cb_engine *e, cb_probe *out, cb_err *err);
+
+/* What a step has to move and to compute at least, from the recorded plan and the formats in which things are stored. */
+typedef struct cb_cost {
+    double weight_bytes; /* each weight read once; of a layer's experts as many as different ones are expected when every row picks
+                            its own at random (a step of one row: exactly those it picks) */
+    double state_bytes;  /* keys and values of all tokens that are seen, read once a sequence; recurrent state read and written */
+    double flops;        /* 2 x multiply-adds of products, convolutions, attention and delta rules */
+} cb_cost;
+/* A step of n_sequences with n_rows rows each, which have `depth` tokens before these; logits of n_wanted rows in all. */
+CB_API void cb_engine_cost(const cb_engine *e, int n_sequences, int n_rows, int depth, int n_wanted, cb_cost *out);
 
 /* ---- looking inside ----------------------------------------------------------------------------------------------- */
 

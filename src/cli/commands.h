@@ -17,6 +17,7 @@ int cmd_tokenize(const cli_opts *o, cb_err *err);
 int cmd_detokenize(const cli_opts *o, cb_err *err);
 int cmd_template(const cli_opts *o, cb_err *err);
 int cmd_parity(const cli_opts *o, cb_err *err);
+int cmd_bench(const cli_opts *o, cb_err *err);
 int cmd_score(const cli_opts *o, cb_err *err);
 int cmd_doctor(const cli_opts *o, cb_err *err);
 int cmd_devices(const cli_opts *o, cb_err *err);

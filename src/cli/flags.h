@@ -54,6 +54,10 @@ typedef struct cli_opts {
     int64_t top;
     const char *full;
     double kl_mean, dmax, margin;
+    /* bench */
+    const char *prompt_sizes, *depths, *batches, *json_file;
+    int64_t gen, repeats;
+    bool csv;
     /* quantize */
     int64_t bits, group, hadamard;
     const char *mode, *dtype, *rounding;

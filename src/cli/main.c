@@ -70,6 +70,17 @@ static const cli_flag parity_flags[] = {
     { 0 },
 };
 
+static const cli_flag bench_flags[] = {
+    { "prompt-sizes", NULL, CLI_TEXT, AT(prompt_sizes), "N,...", "prompts to prefill, in tokens (default 512,8192; on a CPU 512)" },
+    { "depths", NULL, CLI_TEXT, AT(depths), "N,...", "tokens in the context when decoding starts (default 512,4096,32768; on a CPU 512)" },
+    { "batch", NULL, CLI_TEXT, AT(batches), "N,...", "sequences decoded together (default 1,8,64; on a CPU 1,8)" },
+    { "gen", NULL, CLI_INT, AT(gen), "N", "tokens to decode for each sequence (default 64)" },
+    { "repeats", "r", CLI_INT, AT(repeats), "N", "how often each case is measured (default 3)" },
+    { "json", NULL, CLI_TEXT, AT(json_file), "FILE", "write machine, model, settings and all samples there too; -: to stdout, without the table" },
+    { "csv", NULL, CLI_BOOL, AT(csv), NULL, "comma-separated values instead of the table" },
+    { 0 },
+};
+
 static const cli_flag quantize_flags[] = {
     { "bits", "q-bits", CLI_INT, AT(bits), "B", "bits of a weight: 1, 2, 3, 4 (default), 5, 6 or 8" },
     { "group", "q-group-size group-size", CLI_INT, AT(group), "G", "weights that share a scale: 32, 64 (default) or 128" },
@@ -112,6 +123,10 @@ static const cli_cmd commands[] = {
     { "score", NULL, "MODEL [FILE]", "Log-likelihood and perplexity of a text",
       "A text longer than the context is scored in consecutive windows, each starting afresh.\n",
       NULL, { score_flags, cli_flags_prompt, cli_flags_model, cli_flags_find }, 1, 2, true, cmd_score },
+    { "bench", NULL, "MODEL", "Measures prefill and decode speed beside what the device can do at most",
+      "Token ids are a fixed pseudo-random sequence; decoding is greedy, every sequence has a tail and KV blocks of its own.\n"
+      "Shares are of the read bandwidth and the matrix products that a probe reaches before and after (docs/performance.md).\n",
+      NULL, { bench_flags, cli_flags_model, cli_flags_find }, 1, 1, true, cmd_bench },
     { "parity", NULL, "[check|self] MODEL ...", "Compares the engine with truth, and with itself",
       "check MODEL REF.cbref   distance from float64 truth beside other stacks, and whether the gates hold (REF: docs/testing.md);\n"
       "                        `check` may be left out\n"

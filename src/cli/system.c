@@ -106,6 +106,20 @@ int cli_gpus(void)
     return gpu_names(names, 16);
 }
 
+json_t *cli_machine_json(void)
+{
+    char name[256], gpus[16][128];
+    struct utsname u = {0};
+    cpu_name(name, sizeof name);
+    uname(&u);
+    json_t *a = json_array();
+    for (int i = 0, n = gpu_names(gpus, 16); i < n; i++) json_array_append_new(a, cli_json_string(gpus[i], strlen(gpus[i])));
+    return json_pack("{s:o, s:i, s:I, s:o, s:s, s:s, s:s}", "cpu", cli_json_string(name, strlen(name)), "cores", cb_physical_cores(), "free_bytes",
+                     (json_int_t)cb_memory_available(), "gpus", a, "system", u.sysname, "release", u.release, "architecture", u.machine);
+}
+
+const char *cli_commit(void) { return CB_COMMIT; }
+
 int cmd_devices(const cli_opts *o, cb_err *err)
 {
     char name[256], gpus[16][128], mem[32];

@@ -43,6 +43,9 @@ void cli_interrupt_clear(void);
 const char *cli_bytes(char buf[32], uint64_t n);
 /* A JSON string of any bytes; invalid UTF-8 becomes U+FFFD. NULL without memory. */
 json_t *cli_json_string(const char *s, size_t n);
+/* system.c: this machine as a JSON object, and the commit of this build. */
+json_t *cli_machine_json(void);
+const char *cli_commit(void);
 /* Prints compact JSON and a newline on stdout; takes the reference. */
 int cli_print_json(json_t *j, cb_err *err);
 /* Whole stream (at most max bytes) into *data (cb_free). CB_EUSAGE when it holds more. */

@@ -99,6 +99,7 @@ uint64_t cb_op_bytes(const cb_plan *p, const cb_op *op);
 uint64_t cb_op_flops(const cb_plan *p, const cb_op *op);
 /* One op a line. */
 void cb_plan_print(const cb_plan *p, cb_buf *out);
-/* Bytes of KV cache one block of 64 tokens takes in all layers of a group. */
+/* Bytes of KV cache one block of 64 tokens takes in one layer; in all layers of a group. */
+uint64_t cb_kv_block_bytes(const cb_kv_state *s);
 uint64_t cb_plan_kv_block_bytes(const cb_plan *p, int group);
 #endif

@@ -31,11 +31,16 @@ uint64_t cb_op_flops(const cb_plan *p, const cb_op *op)
     return 2 * (uint64_t)m->rows * (uint64_t)m->cols * (uint64_t)(op->kind == CB_MOE_LINEAR ? op->n[1] : 1);
 }
 
+uint64_t cb_kv_block_bytes(const cb_kv_state *s)
+{
+    return (uint64_t)s->n_heads * (uint64_t)(2 * 64 * s->dim * 2 + ((s->dim + 63) / 64 + 1) * 64 * 4);
+}
+
 uint64_t cb_plan_kv_block_bytes(const cb_plan *p, int group)
 {
     uint64_t n = 0;
     for (int i = 0; i < p->n_kv; i++)
-        if (p->kv[i].group == group) n += (uint64_t)p->kv[i].n_heads * (uint64_t)(2 * 64 * p->kv[i].dim * 2 + ((p->kv[i].dim + 63) / 64 + 1) * 64 * 4);
+        if (p->kv[i].group == group) n += cb_kv_block_bytes(&p->kv[i]);
     return n;
 }
 

@@ -73,6 +73,8 @@ void cb_seq_clear(cb_seq *q);
 void cb_seq_leave(cb_seq *q);
 /* Makes sure that the blocks of the next n tokens are there and that nobody else has them. */
 int cb_seq_reserve(cb_seq *q, int n, cb_err *err);
+/* Copies the blocks that others have too. */
+int cb_seq_own(cb_seq *q, cb_err *err);
 /* Gives back what lies behind `length`. */
 void cb_seq_trim(cb_seq *q);
 /* Can the first n tokens be had from q? 0, or why not. */

@@ -101,27 +101,41 @@ static int pool_is_empty(const cb_engine *e, int g, cb_err *err)
                    e->pools[g].n_blocks, BLOCK, n);
 }
 
-/* The block that the next token goes to, when it is begun already and shared, becomes this sequence's own. */
-static int own_last_block(cb_seq *q, int g, cb_err *err)
+/* Makes block i of a group, when it is shared, this sequence's own. */
+static int own_block(cb_seq *q, int g, int i, cb_err *err)
 {
     cb_engine *e = q->engine;
     const int32_t *refs = e->pools[g].refs;
-    int32_t *last = &q->table[g][q->length / BLOCK];
-    if (q->length % BLOCK == 0 || refs[*last] == 1) return 0;
+    int32_t *at = &q->table[g][i];
+    if (refs[*at] == 1) return 0;
     int32_t b = take(e, g);
     if (b < 0) return pool_is_empty(e, g, err);
-    if (refs[*last] == 1) { /* making room took the other owner away */
+    if (refs[*at] == 1) { /* making room took the other owner away */
         drop(e, g, b);
         return 0;
     }
-    int rc = e->backend->state_copy(e->dev, &(cb_copy){.group = g, .from = *last, .to = b}, 1, err);
+    int rc = e->backend->state_copy(e->dev, &(cb_copy){.group = g, .from = *at, .to = b}, 1, err);
     if (rc < 0) {
         drop(e, g, b);
         return rc;
     }
-    drop(e, g, *last);
-    *last = b;
+    drop(e, g, *at);
+    *at = b;
     return 0;
+}
+
+/* The block that the next token goes to, when it is begun already. */
+static int own_last_block(cb_seq *q, int g, cb_err *err)
+{
+    return q->length % BLOCK ? own_block(q, g, q->length / BLOCK, err) : 0;
+}
+
+int cb_seq_own(cb_seq *q, cb_err *err)
+{
+    int rc = 0;
+    for (int g = 0; g < q->engine->plan->n_kv_groups; g++)
+        for (int i = q->first_live[g]; i < q->n_held[g] && rc == 0; i++) rc = own_block(q, g, i, err);
+    return rc;
 }
 
 void cb_seq_leave(cb_seq *q)

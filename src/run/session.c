@@ -74,3 +74,9 @@ int cb_session_fork(const cb_session *s, cb_session **out, cb_err *err)
     else *out = f;
     return rc;
 }
+
+int cb_session_own(cb_session *s, cb_err *err)
+{
+    int rc = cb_session_usable(s, err);
+    return rc == 0 ? cb_seq_own(&s->q, err) : rc;
+}

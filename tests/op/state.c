@@ -149,6 +149,11 @@ static void snapshots_and_forks(fixture *f, int a, int b, int chunk)
     feed(f, s, 1, mid, chunk, false);
     assert_int_equal(cb_session_fork(s, &t, NULL), 0);
     assert_int_equal(cb_session_length(t), mid);
+    if (chunk != 17) { /* a fork with blocks of its own */
+        assert_int_equal(cb_session_own(t, NULL), 0);
+        for (int g = 0; g < f->e->plan->n_kv_groups; g++)
+            for (int i = t->q.first_live[g]; i < t->q.n_held[g]; i++) assert_int_equal(f->e->pools[g].refs[t->q.table[g][i]], 1);
+    }
     feed_both(f, s, 1, t, 0, f->len);
     /* the snapshots have not moved; slots and blocks are used again */
     assert_int_equal(cb_session_restore(t, at_b, NULL), 0);
@@ -385,6 +390,8 @@ static void test_exhaustion(void **state)
     feed(f, t, 2, 64, 64, false);
     feed(f, s, 1, 256, 1, false); /* its last block was shared: the tenth */
     assert_int_equal(f->e->pools[0].n_free, 0);
+    assert_int_equal(cb_session_own(s, &err), CB_ENOMEM); /* three blocks are the snapshot's too */
+    assert_non_null(strstr(err.text, "KV cache: all 10 blocks"));
     cb_row both[2] = {{t, token(2, 64), 1}, {t, token(2, 65), 1}};
     assert_int_equal(cb_step(f->e, both, 2, f->logits, &err), CB_ENOMEM);
     assert_non_null(strstr(err.text, "KV cache: all 10 blocks"));

@@ -52,6 +52,52 @@ static void test_open_errors(void **state)
     fails(llama, &(cb_engine_opts){.max_sessions = -1}, CB_EUSAGE, "max_sessions");
 }
 
+/* Sizes of tiny-llama-4bit: 2 layers, 2 KV heads and 4 query heads of 16 dims. */
+static void test_cost(void **state)
+{
+    (void)state;
+    cb_engine *e = te_open(llama, NULL);
+    cb_cost one, two, chunk;
+    uint64_t bytes = 0, flops = 0;
+    for (int i = 0; i < e->plan->n_ops; i++) bytes += cb_op_bytes(e->plan, &e->plan->ops[i]), flops += cb_op_flops(e->plan, &e->plan->ops[i]);
+    cb_engine_cost(e, 1, 1, 9, 1, &one);
+    cb_engine_cost(e, 2, 1, 9, 2, &two);
+    cb_engine_cost(e, 1, 3, 9, 0, &chunk);
+    double row = 0, kv = (double)cb_plan_kv_block_bytes(e->plan, 0) / 64; /* of the embedding; of a token */
+    for (int i = 0; i < e->plan->n_ops; i++)
+        if (e->plan->ops[i].kind == CB_EMBED) row = (double)e->plan->weights[e->plan->ops[i].w[0]].matrix.bytes / 288;
+    double attn = 4.0 * 2 * e->plan->kv[0].dim * 4; /* two layers of four query heads, a token seen */
+    assert_true(row > 0);
+    assert_true(one.weight_bytes == (double)bytes + row && two.weight_bytes == (double)bytes + 2 * row);
+    assert_true(one.state_bytes == 10 * kv && two.state_bytes == 20 * kv && chunk.state_bytes == 12 * kv);
+    assert_true(one.flops == (double)flops + 10 * attn && two.flops == 2 * one.flops);
+    assert_true(chunk.weight_bytes < one.weight_bytes && chunk.flops < 3 * one.flops); /* no head */
+    cb_engine_close(e);
+
+    e = te_open("tiny-qwen35moe-4bit", NULL);
+    uint64_t all = 0;
+    for (int i = 0; i < e->plan->n_ops; i++) {
+        const cb_op *o = &e->plan->ops[i];
+        all += o->kind == CB_MOE_LINEAR ? e->plan->weights[o->w[0]].matrix.bytes : cb_op_bytes(e->plan, o);
+    }
+    cb_engine_cost(e, 1, 1, 0, 1, &one);
+    cb_engine_cost(e, 4, 1, 0, 4, &two);
+    cb_engine_cost(e, 4000, 1, 0, 1, &chunk);
+    assert_true(one.weight_bytes < two.weight_bytes && two.weight_bytes < 4 * one.weight_bytes && two.state_bytes == 4 * one.state_bytes);
+    assert_true(chunk.weight_bytes >= (double)all); /* every expert once */
+    cb_engine_close(e);
+}
+
+static void test_probe(void **state)
+{
+    (void)state;
+    cb_engine *e = te_open(llama, &(cb_engine_opts){.device = "cpu"});
+    cb_probe p;
+    assert_int_equal(cb_engine_probe(e, &p, NULL), 0);
+    assert_true(p.read_bytes > 1e8 && p.read_bytes < 1e13 && p.matmul_flops >= 0);
+    cb_engine_close(e);
+}
+
 static void test_step_errors(void **state)
 {
     (void)state;
@@ -221,6 +267,8 @@ int main(void)
         cmocka_unit_test(test_info),
         cmocka_unit_test(test_memory),
         cmocka_unit_test(test_open_errors),
+        cmocka_unit_test(test_cost),
+        cmocka_unit_test(test_probe),
         cmocka_unit_test(test_step_errors),
         cmocka_unit_test(test_no_allocation_and_no_leak),
         cmocka_unit_test(test_allocation_failures),
