@@ -259,12 +259,14 @@ static const extra gemma_mlx[] = {{"vision_tower.std_bias", CB_BF16, {8}}, {"vis
                                   {"embed_vision.embedding_projection.biases", CB_BF16, {64, 1}}, {"audio_tower.output_proj.bias", CB_BF16, {8}},
                                   {"vision_embedder.patch_dense.weight", CB_BF16, {8, 8}}, {0}};
 
+static const extra pack[] = {{"vision_tower.patch_embed.proj.weight", CB_BF16, {8, 2, 4, 3}}, {"vision_tower.merger.linear_fc1.bias", CB_F32, {8}}, {0}};
+
 static const struct {
     const char *model;
     const extra *extras;
 } towers[] = {{"tiny-qwen35-raw", qwen_raw}, {"tiny-qwen35moe-raw", qwen_raw}, {"tiny-qwen35-4bit", qwen_mlx}, {"tiny-qwen35moe-4bit", qwen_mlx},
               {"tiny-gemma4-raw", gemma_raw}, {"tiny-gemma4e-raw", gemma_raw}, {"tiny-gemma4moe-4bit", gemma_mlx}, {"tiny-gemma4e-8bit", gemma_mlx},
-              {"tiny-bonsai2", qwen_mlx}};
+              {"tiny-bonsai2", pack}};
 
 static void test_towers(void **state)
 {
