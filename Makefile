@@ -82,7 +82,7 @@ $(B)/src/kernels/%_c.o: CFLAGS += $(KERNEL_OPT)
 # The commit is known to one file only, so that nothing else is compiled anew for it.
 $(B)/src/cli/system.o: CFLAGS += -DCB_COMMIT='"$(shell git -C $(CURDIR) rev-parse --short HEAD 2>/dev/null || echo unknown)"'
 
-$(B)/src/backends/%.o: CFLAGS += $(if $(HAVE_CUDA),-DCB_HAVE_CUDA)
+$(B)/src/backends/%.o $(B)/src/cli/system.o: CFLAGS += $(if $(HAVE_CUDA),-DCB_HAVE_CUDA)
 $(B)/src/cuda/%.o: CFLAGS += -isystem $(dir $(NVCC))../include
 
 build/cuda/%.fatbin: src/cuda/%.cu

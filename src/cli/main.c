@@ -65,7 +65,7 @@ static const cli_flag parity_flags[] = {
     { "kl-mean", NULL, CLI_REAL, AT(kl_mean), "X", "limit of the mean KL in nats (default 1e-6)" },
     { "dmax", NULL, CLI_REAL, AT(dmax), "X", "limit of the largest logit difference (default 0.03)" },
     { "margin", NULL, CLI_REAL, AT(margin), "X", "the best token must be equal where truth's margin exceeds X (default 0.06)" },
-    { "positions", NULL, CLI_INT, AT(positions), "N", "self: how many tokens of the text (default 72)" },
+    { "positions", NULL, CLI_INT, AT(positions), "N", "ops, self: how many tokens of the text (default 68, 72)" },
     { "json", NULL, CLI_BOOL, AT(json), NULL, "one JSON object" },
     { 0 },
 };
@@ -127,13 +127,15 @@ static const cli_cmd commands[] = {
       "Token ids are a fixed pseudo-random sequence; decoding is greedy, every sequence has a tail and KV blocks of its own.\n"
       "Shares are of the read bandwidth and the matrix products that a probe reaches before and after (docs/performance.md).\n",
       NULL, { bench_flags, cli_flags_model, cli_flags_find }, 1, 1, true, cmd_bench },
-    { "parity", NULL, "[check|self] MODEL ...", "Compares the engine with truth, and with itself",
+    { "parity", NULL, "[check|ops|layers|self] MODEL ...", "Compares the engine with truth, and with itself",
       "check MODEL REF.cbref   distance from float64 truth beside other stacks, and whether the gates hold (REF: docs/testing.md);\n"
       "                        `check` may be left out\n"
+      "ops MODEL               every operation on each device against scalar C, bit for bit\n"
+      "layers MODEL FILE.ladder  the first rung of the forward pass that is further from truth than bf16 (docs/testing.md)\n"
       "self MODEL [OTHER]      one hash of all logits over instruction levels, threads, chunks, neighbours, decode; with OTHER\n"
       "                        loaded before and after as well\n"
       "Exit code 0: all gates hold, all is equal; 1: not so.\n",
-      "check self", { parity_flags, cli_flags_prompt, cli_flags_model, cli_flags_find }, 1, 2, true, cmd_parity },
+      "check ops layers self", { parity_flags, cli_flags_prompt, cli_flags_model, cli_flags_find }, 1, 2, true, cmd_parity },
     { "doctor", NULL, "", "Checks this machine; each line is ok, warn or fail, with a remedy", NULL, NULL, { json_flags, cli_flags_find }, 0, 0, false, cmd_doctor },
     { "devices", NULL, "", "Lists devices and free memory", NULL, NULL, { json_flags }, 0, 0, false, cmd_devices },
     { "version", NULL, "", "Prints the version and what was compiled in", NULL, NULL, { json_flags }, 0, 0, false, cmd_version },

@@ -55,9 +55,8 @@ static int memory_limit(const cli_opts *o, uint64_t *limit, cb_err *err)
 
 static void warn_of_gpus(const cli_opts *o, const cli_model *m)
 {
-    int n = cli_gpus();
-    if (n && (!o->device || !strcmp(o->device, "auto")) && !strncmp(m->info.device, "cpu", 3))
-        cli_log(o, CLI_WARN, "%d NVIDIA GPU%s here, but this build has no CUDA backend: running on %s", n, n > 1 ? "s" : "", m->info.device);
+    if (cli_gpus() && (!o->device || !strcmp(o->device, "auto")) && !strncmp(m->info.device, "cpu", 3))
+        cli_log(o, CLI_WARN, "there is an NVIDIA GPU, but this runs on %s: %s", m->info.device, m->info.note ? m->info.note : "it cannot be used");
 }
 
 static int open_engine(cli_model *m, const cli_opts *o, int needs, int extra_sessions, int max_rows, cb_err *err)

@@ -1,8 +1,10 @@
 /* parity.c: `cambium parity`. check: how far the engine is from truth, beside what other stacks score on the same positions
- * (columns of the reference file), and whether the gates hold. self: one hash, whatever the schedule (parity_self.c). */
+ * (columns of the reference file), and whether the gates hold. self: one hash, whatever the schedule (parity_self.c).
+ * parity_ops.c and parity_layers.c: the rest. */
 #include "base/mem.h"
 #include "cli/commands.h"
 #include "cli/model.h"
+#include "cli/parity_cmds.h"
 #include "cli/parity_run.h"
 #include "cli/parity_self.h"
 #include "cli/term.h"
@@ -104,8 +106,7 @@ static void print_cell(void *ctx, const cb_self_cell *c)
     fflush(stdout);
 }
 
-/* The text's ids, as a raw prompt. */
-static int self_ids(const cli_opts *o, const cli_model *m, int32_t **ids, int *n, cb_err *err)
+int parity_ids(const cli_opts *o, const cli_model *m, int32_t **ids, int *n, cb_err *err)
 {
     char *text = NULL;
     size_t len = sizeof self_text - 1;
@@ -114,7 +115,15 @@ static int self_ids(const cli_opts *o, const cli_model *m, int32_t **ids, int *n
     else if (o->prompt) len = strlen(o->prompt);
     if (rc == 0) rc = cli_encode_raw(m->tok, text ? text : o->prompt ? o->prompt : self_text, len, ids, n, err);
     cb_free(text);
+    if (rc == 0 && *n < 1) rc = cb_fail(err, CB_EUSAGE, "the text is empty");
     return rc;
+}
+
+int parity_positions(const cli_opts *o, int usual, int most, int *n, cb_err *err)
+{
+    *n = o->positions == INT64_MIN ? usual : (int)o->positions;
+    if (o->positions != INT64_MIN && (o->positions < 1 || o->positions > most)) return cb_fail(err, CB_EUSAGE, "--positions: 1 to %d", most);
+    return 0;
 }
 
 static int self(const cli_opts *o, cb_err *err)
@@ -123,11 +132,10 @@ static int self(const cli_opts *o, cb_err *err)
     char other[4096];
     int32_t *ids = NULL;
     cb_self_result r;
-    int n = 0, want = o->positions == INT64_MIN ? SELF_POSITIONS : (int)o->positions;
-    if (o->positions != INT64_MIN && (o->positions < 1 || o->positions > SELF_MAX)) return cb_fail(err, CB_EUSAGE, "--positions: 1 to %d", SELF_MAX);
-    int rc = cli_model_open(&m, o, CLI_NEED_TOKENIZER, 0, 0, err);
+    int n = 0, want = 0, rc = parity_positions(o, SELF_POSITIONS, SELF_MAX, &want, err);
+    if (rc == 0) rc = cli_model_open(&m, o, CLI_NEED_TOKENIZER, 0, 0, err);
     if (rc == 0 && o->n_args > 1) rc = cli_model_locate(o, o->args[1], other, sizeof other, err);
-    if (rc == 0) rc = self_ids(o, &m, &ids, &n, err);
+    if (rc == 0) rc = parity_ids(o, &m, &ids, &n, err);
     if (rc == 0) {
         if (n > want) n = want;
         cb_self_opts so = { .dir = m.dir, .other = o->n_args > 1 ? other : NULL, .ids = ids, .n = n, .n_slow = n < SELF_SLOW ? n : SELF_SLOW,
@@ -147,5 +155,7 @@ static int self(const cli_opts *o, cb_err *err)
 int cmd_parity(const cli_opts *o, cb_err *err)
 {
     if (!o->verb || !strcmp(o->verb, "check")) return check(o, err);
+    if (!strcmp(o->verb, "ops")) return parity_ops(o, err);
+    if (!strcmp(o->verb, "layers")) return parity_layers(o, err);
     return self(o, err);
 }

@@ -7,7 +7,7 @@
 
 enum { MAX_CHUNK = 512, N_OTHERS = 7, BATCH_ROWS = 64, OTHERS_LENGTH = 40 };
 
-static const char *const levels[] = { "cpu:c", "cpu:avx2", "cpu:avx512", "cpu:neon" };
+static const char *const levels[] = { "cpu:c", "cpu:avx2", "cpu:avx512", "cpu:neon", "cuda" };
 
 typedef struct matrix {
     const cb_self_opts *o;
@@ -249,7 +249,7 @@ int cb_self_run(const cb_self_opts *o, cb_self_result *r, cb_err *err)
     CB_ASSERT(o->n >= 1 && o->n_slow >= 1 && o->n_slow <= o->n);
     int rc = reference(&m);
     for (size_t l = 0; l < sizeof levels / sizeof *levels && rc == 0; l++) {
-        for (int t = 1; t <= 3 && rc == 0; t++) rc = level(&m, levels[l], t);
+        for (int t = 1; t <= (levels[l][1] == 'u' ? 1 : 3) && rc == 0; t++) rc = level(&m, levels[l], t);
         if (rc == CB_ENODEV) rc = 0; /* not this machine's */
         else r->n_levels++;
     }

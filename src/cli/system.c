@@ -19,6 +19,11 @@
 #ifndef CB_COMMIT
 #define CB_COMMIT "unknown"
 #endif
+#ifdef CB_HAVE_CUDA
+enum { HAVE_CUDA = 1 };
+#else
+enum { HAVE_CUDA = 0 };
+#endif
 
 /* ---- the processor ---- */
 
@@ -133,12 +138,12 @@ int cmd_devices(const cli_opts *o, cb_err *err)
         for (int i = 0; i < n; i++) {
             char id[24];
             snprintf(id, sizeof id, "cuda:%d", i);
-            json_array_append_new(a, json_pack("{s:s, s:o, s:b}", "device", id, "name", cli_json_string(gpus[i], strlen(gpus[i])), "usable", 0));
+            json_array_append_new(a, json_pack("{s:s, s:o, s:b}", "device", id, "name", cli_json_string(gpus[i], strlen(gpus[i])), "usable", HAVE_CUDA));
         }
         return cli_print_json(a, err);
     }
     printf("%-11s %s, %d cores, %s free\n", best_level(), name, cores, cli_bytes(mem, have));
-    for (int i = 0; i < n; i++) printf("cuda:%-6d %s (this build has no CUDA backend)\n", i, gpus[i]);
+    for (int i = 0; i < n; i++) printf("cuda:%-6d %s%s\n", i, gpus[i], HAVE_CUDA ? "" : " (this build has no CUDA backend)");
     return 0;
 }
 
@@ -184,7 +189,8 @@ static void check_gpu(exam *x)
     int n = gpu_names(names, 16);
     proc_value("/proc/driver/nvidia/version", "NVRM version", driver, sizeof driver);
     if (*driver) say(x, "ok", "driver", NULL, "%.150s", driver);
-    if (n) say(x, "warn", "gpu", "the CPU is used", "%d NVIDIA GPU%s (%s), but this build has no CUDA backend", n, n > 1 ? "s" : "", names[0]);
+    if (n && HAVE_CUDA) say(x, "ok", "gpu", NULL, "%d NVIDIA GPU%s (%s)", n, n > 1 ? "s" : "", names[0]);
+    else if (n) say(x, "warn", "gpu", "the CPU is used", "%d NVIDIA GPU%s (%s), but this build has no CUDA backend", n, n > 1 ? "s" : "", names[0]);
     else say(x, "ok", "gpu", NULL, "no NVIDIA GPU; the CPU is used");
 }
 
@@ -257,10 +263,10 @@ int cmd_version(const cli_opts *o, cb_err *err)
     for (int i = 0; i < N_LEVELS; i++) json_array_append_new(kernels, json_string(levels[i].name));
     if (o->json)
         return cli_print_json(json_pack("{s:s, s:s, s:s, s:s, s:s, s:o, s:b}", "version", cb_version(), "commit", CB_COMMIT, "compiler", __VERSION__,
-                                        "architecture", arch, "arithmetic", "arith 1", "kernels", kernels, "cuda", 0), err);
+                                        "architecture", arch, "arithmetic", "arith 1", "kernels", kernels, "cuda", HAVE_CUDA), err);
     json_decref(kernels);
     printf("cambium %s (%s)\ncompiler %s, %s\nkernels ", cb_version(), CB_COMMIT, __VERSION__, arch);
     for (int i = 0; i < N_LEVELS; i++) printf(" %s", levels[i].name);
-    printf("\nCUDA     not in this build\narithmetic arith 1\n");
+    printf("\nCUDA     %s\narithmetic arith 1\n", HAVE_CUDA ? "yes" : "not in this build");
     return 0;
 }

@@ -58,16 +58,6 @@ same "hash: scalar C" "$(hash --hash --device cpu:c)" "$h"
 same "hash of all positions: chunks, neighbours" "$(hash --hash=all --prefill-chunk 3 --batch-with 2)" "$all"
 try diff $TINY --a cpu:c --b auto; out "diff: equal" "^equal: "
 
-try parity self $TINY tests/data/tiny-gemma3-4bit --positions 20; out "parity self: all equal" "^[0-9]+ cells on [0-9]+ instruction levels are equal: sha256 [0-9a-f]{64} of 20 positions"
-try parity self $TINY -p "some text" --json; out "parity self --json" '"different":0,.*"passed":true'
-try run $TINY "some text" --raw --hash=all -n 1 -q --temp 0
-same "parity self: the hash is that of run --hash=all" "$("$CAMBIUM" parity self $TINY -p "some text" --json | sed 's/.*"sha256":"\([0-9a-f]*\)".*/\1/')" "$(sed -n 's/^sha256 //p' "$T/out")"
-try parity check $TINY $TINY/truth.cbref --dmax 1 --kl-mean 1e-3 --margin 1; out "parity check" "^against truth"
-try parity $TINY $TINY/truth.cbref --dmax 1 --kl-mean 1e-3 --margin 1; out "parity without a word is check" "^against truth"
-try parity check $TINY $TINY/truth.cbref --dmax 1e-9; expect "parity check: a gate that does not hold" 1 "off by"
-try parity check $TINY; expect "parity check: REF missing" 2 "REF.cbref"
-try parity self $TINY --positions 0; expect "parity self: positions" 2 "positions"
-
 try tokenize $TINY "hello there" --ids; out "tokenize" "^[0-9]+( [0-9]+)*$"
 ids=$(cat "$T/out")
 try detokenize $TINY $ids; out "detokenize gives the text back" "hello there"

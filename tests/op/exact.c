@@ -49,7 +49,7 @@ static void test_golden(void **state)
 {
     (void)state;
     bool ok = true;
-    for (int i = 0; i < n_names; i++) {
+    for (int i = 0; i < n_names; i += te_tsan() ? 3 : 1) {
         cb_engine *e = te_open(names[i], &(cb_engine_opts){.n_threads = 2});
         uint64_t h = te_hash(e, N_TOKENS, 64);
         if (h != golden(names[i])) {
@@ -62,17 +62,17 @@ static void test_golden(void **state)
 }
 
 /* Emulation and sanitizers: every checkpoint in test_golden, every third elsewhere. */
-static int stride(void) { return te_quick() ? 8 : 1; }
+static int stride(void) { return te_tsan() ? 16 : te_quick() ? 8 : 1; }
 
 /* The whole matrix for the first checkpoints; for the others each level meets each thread count with one chunk size. Under
- * emulation and sanitizers every fourth checkpoint, fewer threads. */
+ * emulation and sanitizers every fourth checkpoint, fewer threads; the thread checker sees scalar C alone with several threads. */
 static void test_levels_threads_chunks(void **state)
 {
     (void)state;
     static const int chunks[] = {1, 7, 64, N_TOKENS};
-    for (int i = 0; i < n_names; i += te_quick() ? 4 : 1)
-        for (int l = 0; l < n_levels; l++)
-            for (int t = 1; t <= (te_quick() ? 2 : 3); t++) {
+    for (int i = 0; i < n_names; i += te_tsan() ? 8 : te_quick() ? 4 : 1)
+        for (int l = 0; l < (te_tsan() ? 1 : n_levels); l++)
+            for (int t = te_tsan() ? 2 : 1; t <= (te_quick() ? 2 : 3); t++) {
                 cb_engine *e = te_open(names[i], &(cb_engine_opts){.device = levels[l], .n_threads = t});
                 for (int c = 0; c < 4; c++) {
                     if ((te_quick() || i >= 3) && (t + l + c) % 4 != 1) continue;

@@ -366,15 +366,15 @@ static const char *const levels[] = {"c", "avx2", "avx512", "neon"};
 static void test_boundaries(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < sizeof forms / sizeof *forms; i += te_quick() ? 4 : 1) {
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i += te_tsan() ? 6 : te_quick() ? 4 : 1) {
         bench b;
         bench_open(&b, &forms[i]);
         make_truth(&b);
-        for (int l = 0; l < 4; l++) {
-            int n_threads = 1 + (int)(i + (size_t)l) % 3;
+        for (int l = 0; l < (te_tsan() ? 1 : 4); l++) {
+            int n_threads = te_tsan() ? 3 : 1 + (int)(i + (size_t)l) % 3;
             cb_dev *d = dev_open(&b, levels[l], n_threads, N_FULL);
             if (!d) continue;
-            run_batches(&b, d, N_FULL);
+            run_batches(&b, d, te_tsan() ? 100 : N_FULL);
             cb_backend_cpu.close(d);
         }
         bench_close(&b);

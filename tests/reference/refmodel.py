@@ -255,8 +255,9 @@ class State:
         self.n = 0
 
 
-def forward(cfg, w, ids, arith, state=None, taps=None, keep=0):
-    """Logits [T][V] float64 of the tokens `ids`, which follow what `state` holds; of the last `keep` ones if not 0."""
+def forward(cfg, w, ids, arith, state=None, taps=None, keep=0, ladder=None):
+    """Logits [T][V] float64 of the tokens `ids`, which follow what `state` holds; of the last `keep` ones if not 0. `ladder`
+    (a list) gets (kind, name, tensor) at the rungs that `cambium parity layers` compares, under the plan's names."""
     st = state or State(cfg)
     T = len(ids)
     pos = torch.arange(st.n, st.n + T)
@@ -264,6 +265,8 @@ def forward(cfg, w, ids, arith, state=None, taps=None, keep=0):
     x = r(w["model.embed_tokens.weight"][torch.as_tensor(ids)])
     if cfg.embed_scale != 1.0:
         x = r(x * cfg.embed_scale)
+    rung = lambda kind, name, t: ladder.append((kind, name, t)) if ladder is not None else None
+    rung("embed", "embed_tokens", x)
     H, KV, D = cfg.heads, cfg.kv_heads, cfg.head_dim
     for l in range(cfg.layers):
         p = f"model.layers.{l}."
@@ -286,23 +289,30 @@ def forward(cfg, w, ids, arith, state=None, taps=None, keep=0):
             mask &= key[None, :] > pos[:, None] - cfg.window
         kk, vv = k.repeat_interleave(H // KV, 0), v.repeat_interleave(H // KV, 0)
         o = r(arith.attention(q, kk, vv, mask)).transpose(0, 1).reshape(T, H * D)
+        rung("attention", f"layers.{l}.self_attn", o)
         o = lin(o, "self_attn.o_proj")
         if cfg.post_norms:
             x = r(x + norm(o, "post_attention_layernorm"))
+            rung("add", f"layers.{l}.post_attention_layernorm.weight", x)
             m = norm(x, "pre_feedforward_layernorm")
         else:
             x = r(x + o)
+            rung("linear", f"layers.{l}.self_attn.o_proj", x)
             m = norm(x, "post_attention_layernorm")
         g, u = lin(m, "mlp.gate_proj"), lin(m, "mlp.up_proj")
         g = r(torch.nn.functional.silu(g) if cfg.act == "silu" else torch.nn.functional.gelu(g, approximate="tanh"))
         m = lin(r(g * u), "mlp.down_proj")
         x = r(x + (norm(m, "post_feedforward_layernorm") if cfg.post_norms else m))
+        rung(*(("add", f"layers.{l}.post_feedforward_layernorm.weight") if cfg.post_norms else ("linear", f"layers.{l}.mlp.down_proj")), x)
         if taps is not None:
             taps.append(x)
     st.n += T
     x = r(rms(x[-keep:], w["model.norm.weight"], cfg.eps))
+    rung("rmsnorm", "norm.weight", x)
     head = "lm_head.weight" if "lm_head.weight" in w else "model.embed_tokens.weight"
-    return r(arith.linear(head, x))
+    z = r(arith.linear(head, x))
+    rung("linear", head.removeprefix("model.").removesuffix(".weight"), z)
+    return z
 
 
 # ---- metrics ---------------------------------------------------------------------------------------------------------

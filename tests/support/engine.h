@@ -79,6 +79,16 @@ static inline uint64_t te_hash(cb_engine *e, int n, int chunk)
     return h.h;
 }
 
+/* Under the thread checker scalar C is some fifty times slower, and only what threads share is of interest. */
+static inline bool te_tsan(void)
+{
+#ifdef __SANITIZE_THREAD__
+    return true;
+#else
+    return false;
+#endif
+}
+
 /* Emulated or instrumented: do less. */
 static inline bool te_quick(void)
 {

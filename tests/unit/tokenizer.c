@@ -344,6 +344,10 @@ static void test_api_edges(void **state)
 
 int main(void)
 {
+#ifdef __SANITIZE_THREAD__ /* the rest has one thread, and takes minutes */
+    const struct CMUnitTest threads[] = { cmocka_unit_test(test_threads) };
+    return cmocka_run_group_tests(threads, NULL, NULL);
+#endif
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_parts), cmocka_unit_test(test_smollm2_small), cmocka_unit_test(test_gemma3_small),
         cmocka_unit_test(test_qwen35_small), cmocka_unit_test(test_gemma4_small), cmocka_unit_test(test_smollm2_full), cmocka_unit_test(test_gemma3_full),
