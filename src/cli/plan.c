@@ -1,14 +1,13 @@
 /* plan.c: `cambium plan`: the recorded forward pass, and with --trace-ops what each operation costs on this machine. */
 #include "base/clock.h"
 #include "base/mem.h"
-#include "base/pool.h"
 #include "cli/commands.h"
 #include "cli/memory.h"
 #include "cli/term.h"
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_OPS = 1 << 16, N_KINDS = 40, PROBE_BYTES = 256 << 20, PROBE_WINDOW = 16 << 20 };
+enum { MAX_OPS = 1 << 16, N_KINDS = 40 };
 
 typedef struct op_cost {
     char name[64], kind[16];
@@ -36,47 +35,6 @@ static void on_op(void *ctx, const cb_tap *t)
     c->bytes += t->bytes;
     c->flops += t->flops;
     c->n++;
-}
-
-/* ---- read bandwidth ---- */
-
-typedef struct probe {
-    uint64_t *data, *at; /* the buffer, and the window read now */
-    uint64_t sum[256];
-} probe;
-
-static void probe_part(void *ctx, int member, int n_members)
-{
-    probe *p = ctx;
-    size_t per = PROBE_WINDOW / sizeof(uint64_t) / (size_t)n_members;
-    const uint64_t *v = p->at + per * (size_t)member;
-    uint64_t a = 0, b = 0, c = 0, d = 0;
-    for (size_t i = 0; i + 4 <= per; i += 4) a += v[i], b += v[i + 1], c += v[i + 2], d += v[i + 3];
-    p->sum[member] = a + b + c + d;
-}
-
-/* Best window of a buffer too large for the caches, read again and again by n_threads for a second; GB/s, 0 when it cannot be
- * measured. A window takes a few milliseconds, so that some are read undisturbed on a busy machine. */
-static double read_bandwidth(int n_threads)
-{
-    probe p = {0};
-    cb_pool *pool;
-    double best = 0;
-    if (cb_pool_open(n_threads, &pool, NULL) < 0) return 0;
-    if ((p.data = cb_alloc_aligned(PROBE_BYTES))) {
-        memset(p.data, 1, PROBE_BYTES);
-        double until = cb_now() + 1;
-        for (size_t w = 0; w < PROBE_BYTES / PROBE_WINDOW || cb_now() < until; w++) {
-            p.at = p.data + w % (PROBE_BYTES / PROBE_WINDOW) * (PROBE_WINDOW / sizeof(uint64_t));
-            double t0 = cb_now();
-            cb_pool_run(pool, probe_part, &p);
-            double v = PROBE_WINDOW / (cb_now() - t0) / 1e9;
-            if (v > best) best = v;
-        }
-    }
-    cb_free_aligned(p.data);
-    cb_pool_close(pool);
-    return best;
 }
 
 /* ---- tables ---- */
@@ -121,7 +79,7 @@ static void print_trace(const trace *t, int steps, double peak)
         print_cost(label, "", kinds[k].us, kinds[k].bytes, kinds[k].flops, total, peak);
     }
     print_cost("all", "", total, bytes, 0, total, peak);
-    printf("one token a step, mean of %d steps; each op is timed alone, which costs a barrier; read bandwidth %.2f GB/s\n", steps, peak);
+    printf("one token a step, mean of %d steps; each op is timed alone, which costs a barrier (on a GPU: by events); read bandwidth %.2f GB/s\n", steps, peak);
 }
 
 static int run_steps(cb_engine *e, const cb_engine_info *in, int steps, trace *t, double *plain_us, cb_err *err)
@@ -167,8 +125,11 @@ int cmd_plan(const cli_opts *o, cb_err *err)
         if (!t.ops) rc = cb_fail(err, CB_ENOMEM, "no memory for the trace");
         if (rc == 0) rc = run_steps(m.engine, &m.info, steps, &t, &plain_us, err);
         if (rc == 0) {
+            cb_probe probe = {0};
+            cb_err why;
+            if (cb_engine_probe(m.engine, &probe, &why) < 0) cli_log(o, CLI_WARN, "read bandwidth: unavailable: %s", why.text);
             printf("\ndevice %s, %d threads\n", m.info.device, m.info.n_threads);
-            print_trace(&t, steps, read_bandwidth(m.info.n_threads));
+            print_trace(&t, steps, probe.read_bytes / 1e9);
             printf("without timing each op: %.1f us a token, %.1f tok/s\n", plain_us, 1e6 / plain_us);
         }
         cb_free(t.ops);

@@ -43,17 +43,19 @@ static int measure(cb_dev *d, CUdeviceptr memory, size_t bytes, const CUevent *e
 
 int cu_run_probe(cb_dev *d, cb_probe *out, cb_err *err)
 {
-    size_t bytes = (size_t)1 << 30;
+    size_t bytes = (size_t)1 << 30, least = (size_t)1 << 28; /* when the model has taken nearly all */
     CUdeviceptr memory;
-    CUevent e[2];
+    CUevent e[2] = {0};
     TRY(d->cu.cuCtxSetCurrent_(d->context), "the device");
-    TRY(d->cu.cuMemAlloc_(&memory, bytes), "memory for a probe");
-    CUresult r = d->cu.cuMemsetD8Async_(memory, 0x5a, bytes, d->stream);
+    CUresult r = d->cu.cuMemAlloc_(&memory, bytes);
+    while (r == CUDA_ERROR_OUT_OF_MEMORY && bytes > least) r = d->cu.cuMemAlloc_(&memory, bytes /= 2);
+    if (r != CUDA_SUCCESS) return cu_fail(&d->cu, r, "memory for a probe", err);
+    r = d->cu.cuMemsetD8Async_(memory, 0x5a, bytes, d->stream);
     if (r == CUDA_SUCCESS) r = d->cu.cuEventCreate_(&e[0], CU_EVENT_DEFAULT);
     if (r == CUDA_SUCCESS) r = d->cu.cuEventCreate_(&e[1], CU_EVENT_DEFAULT);
     int rc = r == CUDA_SUCCESS ? measure(d, memory, bytes, e, out, err) : cu_fail(&d->cu, r, "a probe", err);
     d->cu.cuMemFree_(memory);
-    d->cu.cuEventDestroy_(e[0]);
-    d->cu.cuEventDestroy_(e[1]);
+    for (int i = 0; i < 2; i++)
+        if (e[i]) d->cu.cuEventDestroy_(e[i]);
     return rc;
 }
