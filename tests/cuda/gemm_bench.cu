@@ -3,6 +3,7 @@
  * rotating weights and outputs; beside them the same product by cuBLAS in bf16, and by a twin of the kernel that
  * multiplies dequantised bf16 numbers instead of exact integers.  gemm_bench [check | time]... */
 #include "cuda/gemm.cu"
+#include "cuda/gemm_sm90.cu"
 #include "cuda/gemm.h"
 extern "C" {
 #include "kernels/kernels.h"
@@ -148,6 +149,7 @@ struct variant {
     int fmt, bits, group, rt, tt, block, shared, persistent;
 };
 #define V(fn, fmt, ...) {#fn, fn, fmt, gm::shape<__VA_ARGS__>::F::BITS, gm::shape<__VA_ARGS__>::F::GROUP, gm::shape<__VA_ARGS__>::RT, gm::shape<__VA_ARGS__>::TT, gm::shape<__VA_ARGS__>::THREADS, gm::shape<__VA_ARGS__>::SMEM, 0}
+#define W(fn, fmt, ...) {#fn, fn, fmt, gm::wshape<__VA_ARGS__>::F::BITS, gm::wshape<__VA_ARGS__>::F::GROUP, gm::wshape<__VA_ARGS__>::RT, gm::wshape<__VA_ARGS__>::TT, gm::wshape<__VA_ARGS__>::THREADS, gm::wshape<__VA_ARGS__>::SMEM, 1}
 #include "gemm_variants.h"
 
 static void launch(const variant &v, const cu_linear &a)

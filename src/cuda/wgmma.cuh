@@ -1,0 +1,94 @@
+/* wgmma.cuh: Hopper's warpgroup multiply and what it needs: barriers in shared memory, descriptors. sm_90a only.
+ * A stands in registers: 64 rows, k-steps of 32 bytes, in the fragments of mma.m16n8k32 for each warp's 16 rows. B stands in shared
+ * memory: n rows of 128 bytes, 16-byte chunks XORed with the row's low three bits (the 128-byte swizzle). */
+#ifndef CB_CUDA_WGMMA_CUH
+#define CB_CUDA_WGMMA_CUH
+#include <stdint.h>
+
+namespace gm {
+
+__device__ __forceinline__ void bar_init(uint32_t bar, int count) { asm volatile("mbarrier.init.shared.b64 [%0],%1;" ::"r"(bar), "r"(count) : "memory"); }
+__device__ __forceinline__ void bar_arrive(uint32_t bar) { asm volatile("mbarrier.arrive.shared.b64 _,[%0];" ::"r"(bar) : "memory"); }
+__device__ __forceinline__ void bar_wait(uint32_t bar, uint32_t parity)
+{
+    asm volatile("{.reg .pred p;\n"
+                 "W: mbarrier.try_wait.parity.shared.b64 p,[%0],%1;\n"
+                 "@!p bra W;}" ::"r"(bar), "r"(parity) : "memory");
+}
+/* Named barriers among warps: the ones who wait, and the ones who only announce. */
+__device__ __forceinline__ void turn_wait(int id, int threads) { asm volatile("bar.sync %0,%1;" ::"r"(id), "r"(threads) : "memory"); }
+__device__ __forceinline__ void turn_give(int id, int threads) { asm volatile("bar.arrive %0,%1;" ::"r"(id), "r"(threads) : "memory"); }
+
+__device__ __forceinline__ void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+__device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int N> __device__ __forceinline__ void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory"); }
+/* Registers that a multiply in flight reads or writes must not be moved across these. */
+template <int N> __device__ __forceinline__ void pin(int (&v)[N])
+{
+#pragma unroll
+    for (int i = 0; i < N; i++) asm volatile("" : "+r"(v[i])::"memory");
+}
+template <int N> __device__ __forceinline__ void pin(float (&v)[N])
+{
+#pragma unroll
+    for (int i = 0; i < N; i++) asm volatile("" : "+f"(v[i])::"memory");
+}
+__device__ __forceinline__ void pin(uint32_t (&v)[4])
+{
+#pragma unroll
+    for (int i = 0; i < 4; i++) asm volatile("" : "+r"(v[i])::"memory");
+}
+/* at: an address in shared memory over 16, the same in all lanes. 8 rows are 1024 bytes. */
+__device__ __forceinline__ uint64_t wgmma_desc(uint32_t at) { return ((uint64_t)0x40000040u << 32) | (at | 1u << 16); }
+
+/* d (+)= a*b: d is 64 x n, 4 values for each 8 columns: rows r, r, r+8, r+8 (r = lane/4), columns 2c, 2c+1, 2c, 2c+1 (c = lane%4). */
+__device__ __forceinline__ void wgmma_u8s8(int (&d)[32], const uint32_t (&a)[4], uint64_t desc, int add)
+{
+    asm volatile("{.reg .pred p; setp.ne.b32 p,%37,0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n64k32.s32.u8.s8 {"
+                 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+                 "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31},"
+                 "{%32,%33,%34,%35},%36,p;}"
+                 : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3]), "+r"(d[4]), "+r"(d[5]), "+r"(d[6]), "+r"(d[7]),
+                   "+r"(d[8]), "+r"(d[9]), "+r"(d[10]), "+r"(d[11]), "+r"(d[12]), "+r"(d[13]), "+r"(d[14]), "+r"(d[15]),
+                   "+r"(d[16]), "+r"(d[17]), "+r"(d[18]), "+r"(d[19]), "+r"(d[20]), "+r"(d[21]), "+r"(d[22]), "+r"(d[23]),
+                   "+r"(d[24]), "+r"(d[25]), "+r"(d[26]), "+r"(d[27]), "+r"(d[28]), "+r"(d[29]), "+r"(d[30]), "+r"(d[31])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(desc), "r"(add));
+}
+__device__ __forceinline__ void wgmma_u8s8(int (&d)[16], const uint32_t (&a)[4], uint64_t desc, int add)
+{
+    asm volatile("{.reg .pred p; setp.ne.b32 p,%21,0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n32k32.s32.u8.s8 {"
+                 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15},"
+                 "{%16,%17,%18,%19},%20,p;}"
+                 : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3]), "+r"(d[4]), "+r"(d[5]), "+r"(d[6]), "+r"(d[7]),
+                   "+r"(d[8]), "+r"(d[9]), "+r"(d[10]), "+r"(d[11]), "+r"(d[12]), "+r"(d[13]), "+r"(d[14]), "+r"(d[15])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(desc), "r"(add));
+}
+__device__ __forceinline__ void wgmma_s8s8(int (&d)[32], const uint32_t (&a)[4], uint64_t desc, int add)
+{
+    asm volatile("{.reg .pred p; setp.ne.b32 p,%37,0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n64k32.s32.s8.s8 {"
+                 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+                 "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31},"
+                 "{%32,%33,%34,%35},%36,p;}"
+                 : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3]), "+r"(d[4]), "+r"(d[5]), "+r"(d[6]), "+r"(d[7]),
+                   "+r"(d[8]), "+r"(d[9]), "+r"(d[10]), "+r"(d[11]), "+r"(d[12]), "+r"(d[13]), "+r"(d[14]), "+r"(d[15]),
+                   "+r"(d[16]), "+r"(d[17]), "+r"(d[18]), "+r"(d[19]), "+r"(d[20]), "+r"(d[21]), "+r"(d[22]), "+r"(d[23]),
+                   "+r"(d[24]), "+r"(d[25]), "+r"(d[26]), "+r"(d[27]), "+r"(d[28]), "+r"(d[29]), "+r"(d[30]), "+r"(d[31])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(desc), "r"(add));
+}
+__device__ __forceinline__ void wgmma_s8s8(int (&d)[16], const uint32_t (&a)[4], uint64_t desc, int add)
+{
+    asm volatile("{.reg .pred p; setp.ne.b32 p,%21,0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n32k32.s32.s8.s8 {"
+                 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15},"
+                 "{%16,%17,%18,%19},%20,p;}"
+                 : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3]), "+r"(d[4]), "+r"(d[5]), "+r"(d[6]), "+r"(d[7]),
+                   "+r"(d[8]), "+r"(d[9]), "+r"(d[10]), "+r"(d[11]), "+r"(d[12]), "+r"(d[13]), "+r"(d[14]), "+r"(d[15])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(desc), "r"(add));
+}
+
+} // namespace gm
+#endif
