@@ -11,12 +11,13 @@
 namespace gm {
 
 /* TT tokens, STAGES stages; TURNS: 0 consumers run freely, 1 the turn passes once a multiply is issued, 2 after the first fold. */
-template <class F_, int TT_, int STAGES_, int TURNS_> struct wshape {
+template <class F_, int TT_, int STAGES_, int TURNS_, bool FENCE_ = true, bool PIPE_ = false> struct wshape {
     using F = F_;
+    static constexpr bool FENCE = FENCE_, PIPE = PIPE_;
     static constexpr int RT = 128, TT = TT_, STAGES = STAGES_, TURNS = TURNS_, THREADS = 384, HALF = TT / 2, REGS = HALF / 2;
     static constexpr int X_BYTES = TT * F::TB, W_BYTES = RT * F::WS, AUX_BYTES = F::SG * (RT + TT) * 8;
     static constexpr int STAGE = (X_BYTES + W_BYTES + AUX_BYTES + 1023) / 1024 * 1024;
-    static constexpr int TOT = STAGES * STAGE, BARS = TOT + RT * TT * 4, ROWS = BARS + STAGES * 16, SMEM = ROWS + TT * 4 + 1024;
+    static constexpr int TOT = STAGES * STAGE, BARS = TOT + RT * TT * 4, SMEM = BARS + STAGES * 16 + 1024;
     static_assert(SMEM <= 232448, "shared memory");
 };
 
@@ -30,86 +31,82 @@ template <class S> __device__ __forceinline__ void nth_tile(const cu_linear &a, 
 
 /* ---- producers ---- */
 
-template <class S> __device__ __forceinline__ void produce(const cu_linear &a, uint32_t *rows16, uint32_t base, uint32_t bars, int n_slots, int n_tiles)
+/* Every thread copies 16-byte chunks of some tokens and weight rows, and the scales of one token and one row. A stage is full when
+ * the copies of all 128 threads have landed and each of their 4 warps has stored its scales. */
+template <class S> __device__ __forceinline__ void produce(const cu_linear &a, uint32_t base, uint32_t bars, int n_slots, int n_tiles)
 {
     using F = typename S::F;
-    constexpr int THREADS = 128, TQ = F::TB / 16, WQ = F::WS / 16, TP = S::TT * TQ / THREADS, WP = S::RT * WQ / THREADS, LAG = 2;
+    constexpr int THREADS = 128, TQ = F::TB / 16, WQ = F::WS / 16, TP = S::TT * TQ / THREADS, WP = S::RT * WQ / THREADS;
     static_assert(THREADS / TQ % 8 == 0, "swizzle");
-    const int tid = threadIdx.x & 127, G = a.w.n_groups, n_steps = (G + F::SG - 1) / F::SG;
-    const int q = tid % TQ, t0 = tid / TQ;
+    const int tid = threadIdx.x & 127, G = a.w.n_groups;
+    const int q = tid % TQ, t0 = tid / TQ, wq = tid % WQ, w0 = tid / WQ;
     const int gi = q * 16 / (2 * F::GROUP), rem = q * 16 % (2 * F::GROUP), lo = rem / F::GROUP, qq = rem % F::GROUP / 16;
     const int j = F::XB >= 32 ? (qq >> 1) % F::PACK : qq, m0 = F::XB >= 32 ? (qq >> 1) / F::PACK * 32 + (qq & 1) * 16 : 0;
-    const int wq = tid % WQ, w0 = tid / WQ;
+    const int8_t *x_src = a.x.planes + j * 64 + lo * 64 * F::PACK;
     const uint32_t x_dst = (uint32_t)x_at<S::TT>(q * 16, t0);
-    int it = 0; /* stages filled so far */
-    auto publish = [&](int i) {
-        fence_async();
-        bar_arrive(bars + (uint32_t)(i % S::STAGES) * 8);
-    };
+    const int type = F::PLANES ? CU_S_F32 : a.w.scale_type;
+    int slot = 0;
+    uint32_t parity = 1;
     for (int i = blockIdx.x; i < n_slots * n_tiles; i += gridDim.x) {
         tile t;
         nth_tile<S>(a, i, n_slots, n_tiles, t);
         if (t.rows == 0) continue;
         auto x_row = [&](int tok) { int r = t.r0 + (tok < t.rows ? tok : 0); return a.x_row ? a.x_row[r] : r; };
-        const int64_t aux_token = x_row(tid < S::TT ? tid : 0), aux_row = t.row0 + min(t.n0 + tid, a.w.n_out - 1);
-        turn_wait(3, THREADS); /* the last tile's rows are no longer needed */
-        if (tid < S::TT) rows16[tid] = (uint32_t)(aux_token * a.x.stride >> 4);
-        turn_wait(3, THREADS);
+        auto w_row = [&](int row) { return t.row0 + min(t.n0 + row, a.w.n_out - 1); };
+        uint32_t xo[TP], wo[WP]; /* offsets of rows in units of 16 bytes */
+#pragma unroll
+        for (int k = 0; k < TP; k++) xo[k] = (uint32_t)((int64_t)x_row(t0 + k * (THREADS / TQ)) * a.x.stride >> 4);
+#pragma unroll
+        for (int k = 0; k < WP; k++) wo[k] = (uint32_t)(w_row(w0 + k * (THREADS / WQ)) * a.w.row_bytes >> 4);
+        const int64_t aux_token = x_row(tid < S::TT ? tid : 0), aux_row = w_row(tid);
         aux ax, aw;
-        for (int step = 0; step < n_steps; step++, it++) {
-            const int g0 = step * F::SG;
-            if (g0 % AUX == 0) {
-                if (tid < S::TT) ax.fetch_token(a.x, aux_token, g0);
-                aw.template fetch_row<F>(a.w, aux_row, g0);
-            }
-            const int slot = it % S::STAGES;
-            if (it >= S::STAGES) bar_wait(bars + (uint32_t)(S::STAGES + slot) * 8, (it / S::STAGES - 1) & 1);
-            const uint32_t at = base + (uint32_t)slot * S::STAGE;
-            {
-                const int g = g0 + gi, mm = g * F::XB + m0;
-                const bool there = g < G;
-                const int8_t *src = a.x.planes + (there ? mm / 64 * (128 * F::PACK) + j * 64 + mm % 64 + lo * 64 * F::PACK : 0);
+        for (int g0 = 0; g0 < G; g0 += AUX) {
+            if (tid < S::TT) ax.fetch_token(a.x, aux_token, g0);
+            aw.template fetch_row<F>(a.w, aux_row, g0);
 #pragma unroll
-                for (int k = 0; k < TP; k++) cp16(at + x_dst + k * (THREADS / TQ) * 128, src + (size_t)rows16[t0 + k * (THREADS / TQ)] * 16, there);
-            }
-            {
-                const int64_t off = (int64_t)step * F::WS + wq * 16;
-                const bool there = off < a.w.row_bytes;
-                const uint8_t *src = a.w.codes + (there ? off : 0);
+            for (int k = 0; k < AUX; k += F::SG) {
+                if (g0 + k >= G) break;
+                bar_wait(bars + (uint32_t)(S::STAGES + slot) * 8, parity);
+                const uint32_t at = base + (uint32_t)slot * S::STAGE, full = bars + (uint32_t)slot * 8;
+                {
+                    const int g = g0 + k + gi, mm = g * F::XB + m0;
+                    const bool there = F::SG == 1 || g < G;
+                    const int8_t *src = x_src + (there ? mm / 64 * (128 * F::PACK) + mm % 64 : 0);
 #pragma unroll
-                for (int k = 0; k < WP; k++) {
-                    const int row = w0 + k * (THREADS / WQ);
-                    cp16(at + S::X_BYTES + row * F::WS + ((wq ^ w_swizzle<F>(row)) << 4), src + (t.row0 + min(t.n0 + row, a.w.n_out - 1)) * a.w.row_bytes, there);
+                    for (int n = 0; n < TP; n++) cp16(at + x_dst + n * (THREADS / TQ) * 128, src + (size_t)xo[n] * 16, there);
                 }
-            }
-            cp_commit();
-            const uint32_t dx = at + S::X_BYTES + S::W_BYTES, sb = dx + F::SG * S::TT * 8;
-            const int type = F::PLANES ? CU_S_F32 : a.w.scale_type;
+                {
+                    const int64_t off = (int64_t)(g0 + k) * F::WB + wq * 16;
+                    const bool there = F::SG == 1 || off < a.w.row_bytes;
+                    const uint8_t *src = a.w.codes + (there ? off : 0);
 #pragma unroll
-            for (int k = 0; k < AUX; k++) {
-                if (g0 % AUX != k - k % F::SG) continue;
-                if (tid < S::TT) sts64(dx + (k % F::SG * S::TT + tid) * 8, __uint_as_float(ax.u[k]), __uint_as_float(ax.v[k]));
-                sts64(sb + (k % F::SG * S::RT + tid) * 8, aux::widen(aw.u[k], type), aux::widen(aw.v[k], type));
-            }
-            if (it >= LAG) {
-                cp_wait<LAG>();
-                publish(it - LAG);
+                    for (int n = 0; n < WP; n++) {
+                        const int row = w0 + n * (THREADS / WQ);
+                        cp16(at + S::X_BYTES + row * F::WS + ((wq ^ w_swizzle<F>(row)) << 4), src + (size_t)wo[n] * 16, there);
+                    }
+                }
+                bar_arrive_copies(full);
+                const uint32_t dx = at + S::X_BYTES + S::W_BYTES + tid * 8, sb = dx + F::SG * S::TT * 8;
+#pragma unroll
+                for (int n = 0; n < F::SG; n++) {
+                    if (tid < S::TT) sts64(dx + n * S::TT * 8, __uint_as_float(ax.u[k + n]), __uint_as_float(ax.v[k + n]));
+                    sts64(sb + n * S::RT * 8, aux::widen(aw.u[k + n], type), aux::widen(aw.v[k + n], type));
+                }
+                __syncwarp();
+                if ((tid & 31) == 0) bar_arrive(full);
+                if (++slot == S::STAGES) slot = 0, parity ^= 1;
             }
         }
     }
-    cp_wait<0>();
-    for (int k = LAG; k > 0; k--)
-        if (it >= k) publish(it - k);
 }
 
 /* ---- consumers ---- */
 
-/* The packed words of a group that this lane unpacks, and the scales of its two rows. */
+/* The packed words of a group that this lane unpacks. */
 template <class F> struct raw {
     static constexpr int WORDS = F::WB >= 32 ? F::WB / 32 * 4 : 2;
     uint32_t w[WORDS];
-    float2 sb[2];
-    __device__ __forceinline__ void load(uint32_t w_at, uint32_t sb_at, int gi, int row, int c)
+    __device__ __forceinline__ void load(uint32_t w_at, int gi, int row, int c)
     {
         const int swz = w_swizzle<F>(row & 7);
         const uint32_t p = w_at + row * F::WS + c * 4;
@@ -118,8 +115,6 @@ template <class F> struct raw {
             const int byte = gi * F::WB + i / 4 * 32 + (WORDS > 2 ? (i >> 1 & 1) * 16 : 0);
             w[i] = lds32(p + (i & 1) * 8 * F::WS + (((byte >> 4) ^ swz) << 4));
         }
-        sb[0] = lds64(sb_at + row * 8);
-        sb[1] = lds64(sb_at + row * 8 + 64);
     }
     __device__ __forceinline__ void unpack(uint32_t (&A)[F::WB * F::PACK / 32][4]) const
     {
@@ -232,40 +227,108 @@ template <class S> __device__ __forceinline__ void consume(const cu_linear &a, u
         };
         flush(0);
 
-        for (int g = 0; g < G; g += F::SG) {
-            const uint32_t at = base + (uint32_t)slot * S::STAGE, desc16 = __shfl_sync(FULL, at >> 4, 0);
-            bar_wait(bars + (uint32_t)slot * 8, phase);
-#pragma unroll
-            for (int gi = 0; gi < F::SG; gi++) {
-                if (F::SG > 1 && gi > 0 && g + gi >= G) break;
-                const uint32_t dx = at + S::X_BYTES + S::W_BYTES + (gi * S::TT + 2 * c) * 8;
-                raw<F> w;
-                w.load(at + S::X_BYTES, at + S::X_BYTES + S::W_BYTES + (F::SG * S::TT + gi * S::RT) * 8, gi, row, c);
-                uint32_t A[F::WB * F::PACK / 32][4];
-                w.unpack(A);
+        if constexpr (S::PIPE) {
+            /* A half is folded while the next one is multiplied: at any time one multiply is in flight, and it is the only one, so that
+             * each wait is for all. The first half of group g+1 is issued before the second of g is folded; behind the last group that is
+             * a multiply of whatever stands there, never looked at. No branch may stand between issue and wait. */
+            const int steps = (G + F::SG - 1) / F::SG;
+            const uint32_t desc_base = __shfl_sync(FULL, base >> 4, 0);
+            uint32_t A[F::WB * F::PACK / 32][4];
+            raw<F> w;
+            auto pin_all = [&]() {
+                d0.hold();
+                d1.hold();
 #pragma unroll
                 for (int i = 0; i < F::WB * F::PACK / 32; i++) pin(A[i]);
-                if (S::TURNS) turn_wait(1 + wg, 256);
-                d0.hold();
-                d1.hold();
                 wgmma_fence();
-                multiply<S>(d0, A, desc16, gi);
-                multiply<S>(d1, A, desc16 + S::HALF * 8, gi);
-                if (S::TURNS == 1) turn_give(2 - wg, 256);
-                wgmma_wait<1>();
-                d0.hold();
-                fold_half<S>(acc0, d0, dx, w.sb);
-                if (S::TURNS == 2) turn_give(2 - wg, 256);
-                wgmma_wait<0>();
-                d1.hold();
-                fold_half<S>(acc1, d1, dx + S::HALF * 8, w.sb);
-                if (gi == F::SG - 1 || g + gi == G - 1) {
-                    __syncwarp();
-                    if (lane == 0) bar_arrive(bars + (uint32_t)(S::STAGES + slot) * 8);
+            };
+            bar_wait(bars + (uint32_t)slot * 8, phase);
+            if (S::FENCE) fence_async();
+            w.load(base + (uint32_t)slot * S::STAGE + S::X_BYTES, 0, row, c);
+            w.unpack(A);
+            pin_all();
+            multiply<S>(d0, A, desc_base + (uint32_t)slot * (S::STAGE / 16), 0);
+            for (int step = 0; step < steps; step++) {
+                const bool last = step == steps - 1;
+                const int next = slot + 1 == S::STAGES ? 0 : slot + 1;
+                const uint32_t next_phase = phase ^ (next == 0);
+#pragma unroll
+                for (int gi = 0; gi < F::SG; gi++) {
+                    const uint32_t at = base + (uint32_t)slot * S::STAGE, desc16 = desc_base + (uint32_t)slot * (S::STAGE / 16);
+                    const bool ahead = gi == F::SG - 1; /* the next group is in the next stage */
+                    const int gn = ahead ? 0 : gi + 1;
+                    const uint32_t at_n = ahead ? base + (uint32_t)next * S::STAGE : at;
+                    const uint32_t desc_n = ahead ? desc_base + (uint32_t)next * (S::STAGE / 16) : desc16;
+                    const uint32_t aux_at = at + S::X_BYTES + S::W_BYTES, dx = aux_at + (gi * S::TT + 2 * c) * 8;
+                    wgmma_wait<0>();
+                    d0.hold();
+                    flush(step * F::SG + gi);
+                    if (ahead) {
+                        bar_wait(bars + (uint32_t)(last ? slot : next) * 8, last ? phase : next_phase);
+                        if (S::FENCE) fence_async();
+                    }
+                    pin_all();
+                    multiply<S>(d1, A, desc16 + S::HALF * 8, gi);
+                    if (F::BITS != 8) w.load(at_n + S::X_BYTES, gn, row, c); /* 8 bits: the words are A itself, still in use */
+                    float2 sb[2] = {lds64(aux_at + (F::SG * S::TT + gi * S::RT + row) * 8), lds64(aux_at + (F::SG * S::TT + gi * S::RT + row) * 8 + 64)};
+                    fold_half<S>(acc0, d0, dx, sb);
+                    wgmma_wait<0>();
+                    d1.hold();
+                    if (F::BITS == 8) w.load(at_n + S::X_BYTES, gn, row, c);
+                    w.unpack(A);
+                    pin_all();
+                    multiply<S>(d0, A, desc_n, gn);
+                    fold_half<S>(acc1, d1, dx + S::HALF * 8, sb);
+                    if (ahead) {
+                        __syncwarp();
+                        if (lane == 0) bar_arrive(bars + (uint32_t)(S::STAGES + slot) * 8);
+                    }
                 }
-                flush(g + gi + 1);
+                slot = next;
+                phase = next_phase;
             }
-            if (++slot == S::STAGES) slot = 0, phase ^= 1;
+            wgmma_wait<0>();
+            d0.hold();
+            flush(G);
+        } else {
+            for (int g = 0; g < G; g += F::SG) {
+                const uint32_t at = base + (uint32_t)slot * S::STAGE, desc16 = __shfl_sync(FULL, at >> 4, 0);
+                bar_wait(bars + (uint32_t)slot * 8, phase);
+                if (S::FENCE) fence_async(); /* the copies were ordinary writes, the multiply reads by another path */
+#pragma unroll
+                for (int gi = 0; gi < F::SG; gi++) {
+                    if (F::SG > 1 && gi > 0 && g + gi >= G) break;
+                    const uint32_t dx = at + S::X_BYTES + S::W_BYTES + (gi * S::TT + 2 * c) * 8;
+                    raw<F> w;
+                    w.load(at + S::X_BYTES, gi, row, c);
+                    const uint32_t sb_at = at + S::X_BYTES + S::W_BYTES + (F::SG * S::TT + gi * S::RT + row) * 8;
+                    const float2 sb[2] = {lds64(sb_at), lds64(sb_at + 64)};
+                    uint32_t A[F::WB * F::PACK / 32][4];
+                    w.unpack(A);
+#pragma unroll
+                    for (int i = 0; i < F::WB * F::PACK / 32; i++) pin(A[i]);
+                    if (S::TURNS) turn_wait(1 + wg, 256);
+                    d0.hold();
+                    d1.hold();
+                    wgmma_fence();
+                    multiply<S>(d0, A, desc16, gi);
+                    multiply<S>(d1, A, desc16 + S::HALF * 8, gi);
+                    if (S::TURNS == 1) turn_give(2 - wg, 256);
+                    wgmma_wait<1>();
+                    d0.hold();
+                    fold_half<S>(acc0, d0, dx, sb);
+                    if (S::TURNS == 2) turn_give(2 - wg, 256);
+                    wgmma_wait<0>();
+                    d1.hold();
+                    fold_half<S>(acc1, d1, dx + S::HALF * 8, sb);
+                    if (gi == F::SG - 1 || g + gi == G - 1) {
+                        __syncwarp();
+                        if (lane == 0) bar_arrive(bars + (uint32_t)(S::STAGES + slot) * 8);
+                    }
+                    flush(g + gi + 1);
+                }
+                if (++slot == S::STAGES) slot = 0, phase ^= 1;
+            }
         }
 
 #pragma unroll
@@ -291,7 +354,7 @@ template <class S> __device__ __forceinline__ void wgemm(const cu_linear &a)
     const uint32_t base = smem_at(smem), bars = base + S::BARS;
     if (threadIdx.x == 0) {
         for (int i = 0; i < S::STAGES; i++) {
-            bar_init(bars + i * 8, 128);               /* full: every producer thread */
+            bar_init(bars + i * 8, 128 + 4);           /* full: every producer thread's copies, every warp's stores */
             bar_init(bars + (S::STAGES + i) * 8, 8);   /* empty: every consumer warp */
         }
         fence_async();
@@ -302,10 +365,10 @@ template <class S> __device__ __forceinline__ void wgemm(const cu_linear &a)
     const int n_tiles = (a.w.n_out + S::RT - 1) / S::RT;
     const int n_slots = a.expert_at ? a.n_rows / S::TT + a.n_experts : (a.n_rows + S::TT - 1) / S::TT;
     if (threadIdx.x >= 256) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-        produce<S>(a, (uint32_t *)(smem + S::ROWS), base, bars, n_slots, n_tiles);
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
+        produce<S>(a, base, bars, n_slots, n_tiles);
     } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 224;");
         consume<S>(a, smem, base, bars, n_slots, n_tiles);
     }
 }
@@ -326,4 +389,10 @@ WGEMM(k_gemm_planes_sm90, gm::fmt<8, 64, 1, true>, 64, 6, 2)
 #ifdef CB_GEMM_VARIANTS
 WGEMM(k_gemm_q4g64_sm90_0, gm::fmt<4, 64, 1>, 128, 6, 0)
 WGEMM(k_gemm_q4g64_sm90_1, gm::fmt<4, 64, 1>, 128, 6, 1)
+WGEMM(k_gemm_q4g64_sm90_n, gm::fmt<4, 64, 1>, 128, 6, 2, false)
+WGEMM(k_gemm_q4g64_sm90_p, gm::fmt<4, 64, 1>, 128, 6, 0, true, true)
+WGEMM(k_gemm_q4g64_sm90_q, gm::fmt<4, 64, 1>, 128, 6, 0, false, true)
+WGEMM(k_gemm_q2g128_sm90_p, gm::fmt<2, 128, 1>, 128, 4, 0, true, true)
+WGEMM(k_gemm_q8g64_sm90_p, gm::fmt<8, 64, 1>, 128, 5, 0, true, true)
+WGEMM(k_gemm_q4g32_sm90_p, gm::fmt<4, 32, 2>, 128, 6, 0, true, true)
 #endif

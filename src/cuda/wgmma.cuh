@@ -9,6 +9,8 @@ namespace gm {
 
 __device__ __forceinline__ void bar_init(uint32_t bar, int count) { asm volatile("mbarrier.init.shared.b64 [%0],%1;" ::"r"(bar), "r"(count) : "memory"); }
 __device__ __forceinline__ void bar_arrive(uint32_t bar) { asm volatile("mbarrier.arrive.shared.b64 _,[%0];" ::"r"(bar) : "memory"); }
+/* Arrives once this thread's cp.async copies so far have landed; such an arrival is one of the expected count. */
+__device__ __forceinline__ void bar_arrive_copies(uint32_t bar) { asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(bar) : "memory"); }
 __device__ __forceinline__ void bar_wait(uint32_t bar, uint32_t parity)
 {
     asm volatile("{.reg .pred p;\n"

@@ -21,5 +21,11 @@ static const variant variants[] = {
 #ifdef CB_GEMM_VARIANTS
     W(k_gemm_q4g64_sm90_0, CU_FMT_AFFINE, gm::fmt<4, 64, 1>, 128, 6, 0),
     W(k_gemm_q4g64_sm90_1, CU_FMT_AFFINE, gm::fmt<4, 64, 1>, 128, 6, 1),
+    W(k_gemm_q4g64_sm90_n, CU_FMT_AFFINE, gm::fmt<4, 64, 1>, 128, 6, 2, false),
+    W(k_gemm_q4g64_sm90_p, CU_FMT_AFFINE, gm::fmt<4, 64, 1>, 128, 6, 0, true, true),
+    W(k_gemm_q4g64_sm90_q, CU_FMT_AFFINE, gm::fmt<4, 64, 1>, 128, 6, 0, false, true),
+    W(k_gemm_q2g128_sm90_p, CU_FMT_AFFINE, gm::fmt<2, 128, 1>, 128, 4, 0, true, true),
+    W(k_gemm_q8g64_sm90_p, CU_FMT_AFFINE, gm::fmt<8, 64, 1>, 128, 5, 0, true, true),
+    W(k_gemm_q4g32_sm90_p, CU_FMT_AFFINE, gm::fmt<4, 32, 2>, 128, 6, 0, true, true),
 #endif
 };
