@@ -5,15 +5,14 @@
 
 namespace gm {
 
-/* A block of WR x WT warps; a warp owns MT*16 outputs times NT*8 tokens. TS: the sums of finished segments stand in shared memory. */
-template <class F_, int WR_, int WT_, int MT_, int NT_, int STAGES_, int BLOCKS_, bool TS_ = false> struct shape {
+/* A block of WR x WT warps; a warp owns MT*16 outputs times NT*8 tokens. */
+template <class F_, int WR_, int WT_, int MT_, int NT_, int STAGES_, int BLOCKS_> struct shape {
     using F = F_;
     static constexpr int WR = WR_, WT = WT_, MT = MT_, NT = NT_, STAGES = STAGES_, BLOCKS = BLOCKS_;
-    static constexpr bool TS = TS_;
     static constexpr int RT = WR * MT * 16, TT = WT * NT * 8, THREADS = 32 * WR * WT;
     static constexpr int X_BYTES = TT * F::TB, W_BYTES = RT * F::WS, STAGE = X_BYTES + W_BYTES;
     static constexpr int AUX_BYTES = AUX * (RT + TT) * 8;
-    static constexpr int TOT_BYTES = TS ? RT * TT * 4 : 0, SMEM = STAGES * STAGE + 2 * AUX_BYTES + TT * 12 + TOT_BYTES;
+    static constexpr int SMEM = STAGES * STAGE + 2 * AUX_BYTES + TT * 12;
     static_assert(THREADS >= RT + TT || THREADS >= (RT > TT ? RT : TT), "aux");
 };
 
@@ -91,35 +90,28 @@ template <class S> __device__ __forceinline__ void gemm(const cu_linear &a)
     };
     auto aux_store = [&](int chunk) {
         uint32_t at = aux_at + (uint32_t)(chunk & 1) * S::AUX_BYTES;
-        if (has_token) ax.store(at + tid * 8, S::TT * 8, CU_S_F32);
-        if (has_row) (APART ? ax : aw).store(at + AUX * S::TT * 8 + my_row * 8, S::RT * 8, F::PLANES ? CU_S_F32 : a.w.scale_type);
+        if (has_token) ax.store(at + tid * 8, S::TT * 8);
+        if (has_row) {
+            (APART ? ax : aw).widen(F::PLANES ? CU_S_F32 : a.w.scale_type);
+            (APART ? ax : aw).store(at + AUX * S::TT * 8 + my_row * 8, S::RT * 8);
+        }
     };
 
     for (int i = 0; i < S::STAGES - 1; i++) stage(i);
     aux_fetch(0);
     aux_store(0);
 
-    float acc[MT][NT][4], tot[S::TS ? 1 : MT * NT][4];
-    float4 *tot_at = (float4 *)(smem + S::SMEM - S::TOT_BYTES) + tid;
+    float acc[MT][NT][4], tot[MT][NT][4];
 #pragma unroll
-    for (int i = 0; i < MT * NT * 4; i++) (&acc[0][0][0])[i] = 0.0f;
-#pragma unroll
-    for (int i = 0; i < MT * NT; i++) /* -0 + x is x */
-        if (S::TS) tot_at[i * S::THREADS] = make_float4(-0.0f, -0.0f, -0.0f, -0.0f);
-        else tot[i][0] = tot[i][1] = tot[i][2] = tot[i][3] = -0.0f;
+    for (int i = 0; i < MT * NT * 4; i++) (&acc[0][0][0])[i] = 0.0f, (&tot[0][0][0])[i] = -0.0f; /* -0 + x is x */
     int seg = 0;
     auto flush = [&](int done) { /* segments that end with group done-1; an empty one adds +0 */
         for (; seg < CU_SEGMENTS && seg_end(seg, G) == done; seg++) {
 #pragma unroll
-            for (int i = 0; i < MT * NT; i++) {
-                float *v = acc[i / NT][i % NT], *y = tot[S::TS ? 0 : i];
-                if (S::TS) *(float4 *)y = tot_at[i * S::THREADS];
-#pragma unroll
-                for (int e = 0; e < 4; e++) {
-                    y[e] = __fadd_rn(y[e], v[e]);
-                    v[e] = 0.0f;
-                }
-                if (S::TS) tot_at[i * S::THREADS] = *(float4 *)y;
+            for (int i = 0; i < MT * NT * 4; i++) {
+                float &y = (&tot[0][0][0])[i], &v = (&acc[0][0][0])[i];
+                y = __fadd_rn(y, v);
+                v = 0.0f;
             }
         }
     };
@@ -189,12 +181,6 @@ template <class S> __device__ __forceinline__ void gemm(const cu_linear &a)
     }
 
 #pragma unroll
-    for (int i = 0; i < (S::TS ? MT * NT : 0); i++) {
-        float4 v = tot_at[i * S::THREADS];
-        float *y = acc[i / NT][i % NT];
-        y[0] = v.x, y[1] = v.y, y[2] = v.z, y[3] = v.w;
-    }
-#pragma unroll
     for (int nt = 0; nt < NT; nt++)
 #pragma unroll
         for (int odd = 0; odd < 2; odd++) {
@@ -206,7 +192,7 @@ template <class S> __device__ __forceinline__ void gemm(const cu_linear &a)
 #pragma unroll
                 for (int h = 0; h < 2; h++) {
                     const int n = t.n0 + row0 + mt * 16 + h * 8 + r;
-                    if (n < a.w.n_out) put(y + n, S::TS ? acc[mt][nt][2 * h + odd] : tot[mt * NT + nt][2 * h + odd], a.add);
+                    if (n < a.w.n_out) put(y + n, tot[mt][nt][2 * h + odd], a.add);
                 }
         }
 }
@@ -220,16 +206,9 @@ template <class S> __device__ __forceinline__ void gemm(const cu_linear &a)
         gm::gemm<gm::shape<__VA_ARGS__>>(a);                                                                                       \
     }
 
-GEMM(k_gemm_q4g64, gm::fmt<4, 64, 2>, 4, 2, 2, 8, 3, 1, true)
-GEMM(k_gemm_q2g128, gm::fmt<2, 128, 1>, 4, 2, 2, 8, 3, 1, true)
-GEMM(k_gemm_q4g32, gm::fmt<4, 32, 2>, 4, 2, 2, 8, 5, 1, true)
-GEMM(k_gemm_q8g64, gm::fmt<8, 64, 1>, 4, 2, 2, 8, 5, 1, true)
-GEMM(k_gemm_planes, gm::fmt<8, 64, 1, true>, 4, 2, 2, 4, 5, 1)
-#ifdef CB_GEMM_VARIANTS
-GEMM(k_gemm_q4g64_r, gm::fmt<4, 64, 2>, 4, 2, 2, 8, 4, 1)
-GEMM(k_gemm_q4g64_b, gm::fmt<4, 64, 2>, 4, 4, 2, 4, 3, 1, true)
-GEMM(k_gemm_q4g64_c, gm::fmt<4, 64, 2>, 2, 4, 4, 4, 3, 1, true)
-GEMM(k_gemm_q4g64_d, gm::fmt<4, 64, 2>, 4, 2, 2, 4, 3, 2)
-GEMM(k_gemm_q4g64_e, gm::fmt<4, 64, 1>, 4, 2, 2, 8, 5, 1, true)
-GEMM(k_gemm_q2g128_b, gm::fmt<2, 128, 1>, 4, 4, 2, 4, 3, 1, true)
-#endif
+/* At most 99 KB of shared memory, which all GPUs from sm_80 on have. */
+GEMM(k_gemm_q4g64, gm::fmt<4, 64, 2>, 4, 2, 2, 4, 3, 2)
+GEMM(k_gemm_q2g128, gm::fmt<2, 128, 1>, 4, 2, 2, 4, 3, 2)
+GEMM(k_gemm_q4g32, gm::fmt<4, 32, 2>, 4, 2, 2, 4, 5, 2)
+GEMM(k_gemm_q8g64, gm::fmt<8, 64, 1>, 4, 2, 2, 4, 4, 2)
+GEMM(k_gemm_planes, gm::fmt<8, 64, 1, true>, 4, 2, 2, 4, 3, 1)

@@ -57,6 +57,11 @@ __device__ __forceinline__ void sts64(uint32_t p, float a, float b)
 {
     asm volatile("st.shared.v2.f32 [%0],{%1,%2};" ::"r"(p), "f"(a), "f"(b) : "memory");
 }
+__device__ __forceinline__ void sts32(uint32_t p, float a) { asm volatile("st.shared.f32 [%0],%1;" ::"r"(p), "f"(a) : "memory"); }
+__device__ __forceinline__ void sts128(uint32_t p, float a, float b, float c, float d)
+{
+    asm volatile("st.shared.v4.f32 [%0],{%1,%2,%3,%4};" ::"r"(p), "f"(a), "f"(b), "f"(c), "f"(d) : "memory");
+}
 __device__ __forceinline__ void ldsm4(uint32_t (&v)[4], uint32_t p)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3},[%4];"
@@ -176,7 +181,7 @@ struct aux {
             v[i] = g + i < n_groups ? q[g + i] : 0;
         }
     }
-    /* The scales of stored row `row` (biases too when affine); what they are in float is decided in store(). */
+    /* The scales of stored row `row` (biases too when affine); see widen(). */
     template <class F> __device__ __forceinline__ void fetch_row(const cu_weight &w, int64_t row, int g)
     {
         const int64_t at = row * w.n_groups;
@@ -194,14 +199,26 @@ struct aux {
         const int64_t at = row * x.n_groups;
         fetch32((const uint32_t *)x.dx + at, (const uint32_t *)x.xs + at, g, x.n_groups);
     }
-    static __device__ __forceinline__ float widen(uint32_t v, int type)
+    /* Makes floats of what fetch_row() loaded. */
+    __device__ __forceinline__ void widen(int type)
     {
-        return type == CU_S_F16 ? __half2float(__ushort_as_half((unsigned short)v)) : __uint_as_float(type == CU_S_BF16 ? v << 16 : v);
+        if (type == CU_S_F32) return;
+#pragma unroll
+        for (int i = 0; i < AUX; i++)
+            if (type == CU_S_F16) {
+                u[i] = __float_as_uint(__half2float(__ushort_as_half((unsigned short)u[i])));
+                v[i] = __float_as_uint(__half2float(__ushort_as_half((unsigned short)v[i])));
+            } else {
+                u[i] <<= 16;
+                v[i] <<= 16;
+            }
     }
-    __device__ __forceinline__ void store(uint32_t dst, int pitch, int type) const
+    __device__ __forceinline__ float first(int i) const { return __uint_as_float(u[i]); }
+    __device__ __forceinline__ float second(int i) const { return __uint_as_float(v[i]); }
+    __device__ __forceinline__ void store(uint32_t dst, int pitch) const
     {
 #pragma unroll
-        for (int i = 0; i < AUX; i++) sts64(dst + i * pitch, widen(u[i], type), widen(v[i], type));
+        for (int i = 0; i < AUX; i++) sts64(dst + i * pitch, first(i), second(i));
     }
 };
 

@@ -1,45 +1,39 @@
-/* gemm.h: which many-rows kernel runs a linear layer, and its launch geometry. Pure functions; C and C++. */
+/* gemm.h: which many-rows kernel runs a linear layer, and its launch geometry. Pure functions; C and C++. The kernels take a cu_linear
+ * by value, any number of rows and outputs; they are worth it from about 16 rows on. */
 #ifndef CB_CUDA_GEMM_H
 #define CB_CUDA_GEMM_H
 #include "cuda/abi.h"
 #include <stddef.h>
 
 typedef struct cu_gemm {
-    const char *kernel;       /* its name in the module; its parameter is a cu_linear by value */
+    const char *kernel;       /* its name; "..._sm90..." are in the fatbin gemm_sm90, the others in gemm */
     int32_t fmt, bits, group; /* of the weights */
-    int32_t cc;               /* compute capability it needs (90: that one only, for sm_90a) */
+    int32_t cc;               /* compute capability it needs: 80 or later, or 90 and no other */
     int32_t rt, tt;           /* a tile: outputs, rows */
     int32_t block;            /* threads */
     int32_t shared;           /* dynamic shared memory in bytes; more than 48 KB must be allowed first */
-    int32_t persistent;       /* 1: as many blocks as fit, each takes several tiles */
+    int32_t persistent;       /* 1: one block a multiprocessor, each takes several tiles */
+    int32_t cost;             /* of a tile, to choose among kernels for one format */
 } cu_gemm;
 
-/* All kernels, preferred ones first within a format; cu_gemm_count of them. */
 static const cu_gemm cu_gemms[] = {
-    {"k_gemm_q4g64", CU_FMT_AFFINE, 4, 64, 80, 128, 128, 256, 181760, 0},
-    {"k_gemm_q2g128", CU_FMT_AFFINE, 2, 128, 80, 128, 128, 256, 165376, 0},
-    {"k_gemm_q4g32", CU_FMT_AFFINE, 4, 32, 80, 128, 128, 256, 140800, 0},
-    {"k_gemm_q8g64", CU_FMT_AFFINE, 8, 64, 80, 128, 128, 256, 165376, 0},
-    {"k_gemm_planes", CU_FMT_PLANES, 8, 64, 80, 128, 64, 256, 160512, 0},
+    {"k_gemm_q4g64", CU_FMT_AFFINE, 4, 64, 80, 128, 64, 256, 86784, 0, 1000},
+    {"k_gemm_q2g128", CU_FMT_AFFINE, 2, 128, 80, 128, 64, 256, 74496, 0, 1000},
+    {"k_gemm_q4g32", CU_FMT_AFFINE, 4, 32, 80, 128, 64, 256, 74496, 0, 1000},
+    {"k_gemm_q8g64", CU_FMT_AFFINE, 8, 64, 80, 128, 64, 256, 78592, 0, 1000},
+    {"k_gemm_planes", CU_FMT_PLANES, 8, 64, 80, 128, 64, 256, 86784, 0, 1000},
+    {"k_gemm_q4g64_sm90", CU_FMT_AFFINE, 4, 64, 90, 192, 96, 512, 203872, 1, 10},
+    {"k_gemm_q2g128_sm90", CU_FMT_AFFINE, 2, 128, 90, 192, 96, 512, 209984, 1, 10},
+    {"k_gemm_q4g32_sm90", CU_FMT_AFFINE, 4, 32, 90, 192, 96, 512, 216160, 1, 10},
+    {"k_gemm_q8g64_sm90", CU_FMT_AFFINE, 8, 64, 90, 192, 96, 512, 213072, 1, 10},
+    {"k_gemm_planes_sm90", CU_FMT_PLANES, 8, 64, 90, 192, 64, 512, 224336, 1, 10},
+    {"k_gemm_q4g64_sm90_s", CU_FMT_AFFINE, 4, 64, 90, 192, 32, 512, 124032, 1, 5},
+    {"k_gemm_q2g128_sm90_s", CU_FMT_AFFINE, 2, 128, 90, 192, 32, 512, 156800, 1, 5},
+    {"k_gemm_q4g32_sm90_s", CU_FMT_AFFINE, 4, 32, 90, 192, 32, 512, 140416, 1, 5},
+    {"k_gemm_q8g64_sm90_s", CU_FMT_AFFINE, 8, 64, 90, 192, 32, 512, 173184, 1, 5},
+    {"k_gemm_planes_sm90_s", CU_FMT_PLANES, 8, 64, 90, 192, 32, 512, 210016, 1, 5},
 };
-enum { cu_gemm_count = sizeof cu_gemms / sizeof cu_gemms[0] };
-
-/* The kernel for this layer on a device of compute capability cc (10*major + minor) that grants a block max_shared bytes, or
- * NULL: then the kernel for few rows must do it. Weights and scales must stand at multiples of 16 bytes. */
-static inline const cu_gemm *cu_gemm_find(const cu_linear *a, int cc, int max_shared)
-{
-    const cu_weight *w = &a->w;
-    uintptr_t at = (uintptr_t)w->codes | (uintptr_t)w->scales | (uintptr_t)w->biases | (uintptr_t)a->x.planes | (uintptr_t)a->x.dx | (uintptr_t)a->x.xs;
-    if ((at & 15) != 0 || (w->row_bytes & 15) != 0 || w->n_out < 1 || w->n_groups < 1) return NULL;
-    if (w->fmt == CU_FMT_AFFINE && w->scale_type > CU_S_BF16) return NULL;
-    if (w->fmt == CU_FMT_AFFINE && (int64_t)w->n_groups * w->group != w->k) return NULL;
-    for (int i = 0; i < cu_gemm_count; i++) {
-        const cu_gemm *g = &cu_gemms[i];
-        if (g->fmt != w->fmt || g->group != w->group || (w->fmt == CU_FMT_AFFINE && g->bits != w->bits)) continue;
-        if ((g->cc == 90 ? cc == 90 : cc >= g->cc) && g->shared <= max_shared) return g;
-    }
-    return NULL;
-}
+enum { CU_GEMMS = sizeof cu_gemms / sizeof cu_gemms[0] };
 
 /* Blocks of a launch. With experts this is the worst case over all ways to spread the rows, so nothing is read back. */
 static inline int64_t cu_gemm_grid(const cu_gemm *g, const cu_linear *a, int n_sm)
@@ -47,5 +41,33 @@ static inline int64_t cu_gemm_grid(const cu_gemm *g, const cu_linear *a, int n_s
     int64_t rows = a->expert_at ? a->n_rows / g->tt + a->n_experts : (a->n_rows + g->tt - 1) / g->tt;
     int64_t tiles = rows * ((a->w.n_out + g->rt - 1) / g->rt);
     return g->persistent && tiles > n_sm ? n_sm : tiles;
+}
+
+/* Time of a launch in some unit: rounds of tiles. Experts: their last tiles are half full on average. */
+static inline int64_t cu_gemm_time(const cu_gemm *g, const cu_linear *a, int n_sm)
+{
+    int64_t spread = a->n_experts < a->n_rows ? a->n_experts : a->n_rows;
+    int64_t rows = a->expert_at ? a->n_rows / g->tt + (spread + 1) / 2 : (a->n_rows + g->tt - 1) / g->tt;
+    int64_t tiles = rows * ((a->w.n_out + g->rt - 1) / g->rt);
+    return (tiles + n_sm - 1) / n_sm * g->cost;
+}
+
+/* The kernel for this layer on a device of compute capability cc (10*major + minor), n_sm multiprocessors and max_shared bytes a
+ * block, or NULL: then the kernel for few rows must do it. Codes, planes and 4-aligned scale rows must stand at multiples of 16. */
+static inline const cu_gemm *cu_gemm_find(const cu_linear *a, int cc, int n_sm, int max_shared)
+{
+    const cu_weight *w = &a->w;
+    uintptr_t at = (uintptr_t)w->codes | (uintptr_t)a->x.planes | (uintptr_t)w->row_bytes | (uintptr_t)a->x.stride;
+    if (w->n_groups % 4 == 0) at |= (uintptr_t)w->scales | (uintptr_t)w->biases | (uintptr_t)a->x.dx | (uintptr_t)a->x.xs;
+    if ((at & 15) != 0 || w->n_out < 1 || w->n_groups < 1 || a->n_rows < 1) return NULL;
+    if (w->fmt == CU_FMT_AFFINE ? w->scale_type > CU_S_BF16 || (int64_t)w->n_groups * w->group != w->k : w->scale_type != CU_S_F32) return NULL;
+    const cu_gemm *best = NULL;
+    for (int i = 0; i < CU_GEMMS; i++) {
+        const cu_gemm *g = &cu_gemms[i];
+        if (g->fmt != w->fmt || g->group != w->group || (w->fmt == CU_FMT_AFFINE && g->bits != w->bits)) continue;
+        if (!(g->cc == 90 ? cc == 90 : cc >= g->cc) || g->shared > max_shared) continue;
+        if (!best || cu_gemm_time(g, a, n_sm) < cu_gemm_time(best, a, n_sm)) best = g;
+    }
+    return best;
 }
 #endif

@@ -80,7 +80,7 @@ int cb_vocab_init(cb_vocab *v, size_t n_tokens, size_t n_bytes, cb_err *err)
 {
     *v = (cb_vocab){0};
     if (n_tokens > CB_VOCAB_MAX_ID) n_tokens = CB_VOCAB_MAX_ID;
-    if (grow_ids(v, (int32_t)n_tokens) && grow_slots(v, n_tokens * 2) && grow_bytes(v, n_bytes + 1)) return 0;
+    if (grow_ids(v, (int32_t)n_tokens) && grow_slots(v, n_tokens + n_tokens / 3) && grow_bytes(v, n_bytes + 1)) return 0;
     cb_vocab_fini(v);
     return cb_fail(err, CB_ENOMEM, "no memory for a vocabulary of %zu tokens", n_tokens);
 }
@@ -101,7 +101,7 @@ static cb_vocab_slot *probe(const cb_vocab *v, const char *s, size_t n, uint32_t
     for (uint32_t i = hash & v->mask;; i = (i + 1) & v->mask) {
         cb_vocab_slot *e = v->slots + i;
         if (e->id < 0) return e;
-        if (e->hash == hash && v->len[e->id] == n && !memcmp(v->bytes + v->off[e->id], s, n)) return e;
+        if (e->hash == hash && e->len == n && !memcmp(v->bytes + e->off, s, n)) return e;
     }
 }
 
@@ -151,7 +151,7 @@ int cb_vocab_add(cb_vocab *v, const char *s, size_t n, int64_t id, unsigned flag
     } else {
         v->n_used++;
     }
-    *e = (cb_vocab_slot){hash, i};
+    *e = (cb_vocab_slot){hash, i, (uint32_t)v->n_bytes, (uint32_t)n};
     if (n) memcpy(v->bytes + v->n_bytes, s, n);
     v->bytes[v->n_bytes + n] = 0;
     v->off[i] = (uint32_t)v->n_bytes;

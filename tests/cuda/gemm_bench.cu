@@ -3,7 +3,7 @@
  * rotating weights and outputs; beside them the same product by cuBLAS in bf16, and by a twin of the kernel that
  * multiplies dequantised bf16 numbers instead of exact integers.  gemm_bench [check | time]... */
 #include "cuda/gemm.cu"
-#include "cuda/gemm_sm90.cu"
+#include "gemm_twin.cuh"
 #include "cuda/gemm.h"
 extern "C" {
 #include "kernels/kernels.h"
@@ -154,7 +154,7 @@ struct variant {
 
 static void launch(const variant &v, const cu_linear &a)
 {
-    cu_gemm g = {v.name, v.fmt, v.bits, v.group, 80, v.rt, v.tt, v.block, v.shared, v.persistent};
+    cu_gemm g = {v.name, v.fmt, v.bits, v.group, 80, v.rt, v.tt, v.block, v.shared, v.persistent, 1};
     static std::vector<kernel_fn> seen;
     if (std::find(seen.begin(), seen.end(), v.fn) == seen.end()) {
         CK(cudaFuncSetAttribute(v.fn, cudaFuncAttributeMaxDynamicSharedMemorySize, v.shared));
@@ -245,6 +245,10 @@ static void make(problem &p, uint64_t seed)
         for (int i = 0; i < p.rows; i++) {
             uint32_t h = hash32(i * 3 + seed);
             count[h % 5 == 0 ? 2 % p.n_experts : h % 5 == 1 ? p.n_experts - 1 : (h >> 8) % p.n_experts / 2]++;
+        }
+        if (p.gather == 3) { /* evenly, as a router does */
+            std::fill(count.begin(), count.end(), 0);
+            for (int i = 0; i < p.rows; i++) count[hash32(i * 11 + seed) % p.n_experts]++;
         }
         if (p.gather == 2) { /* one has all */
             std::fill(count.begin(), count.end(), 0);
@@ -406,9 +410,16 @@ static double time_cublas(cublas &c, int M, int N, int K)
     return us;
 }
 
-static void time_one(const variant &v, int M, int N, int K, double blas_us)
+__global__ void count_differences(const float *a, const float *b, size_t n, int *out)
 {
-    problem p = {v.fmt, v.bits, v.group, v.fmt == CU_FMT_PLANES ? CU_S_F32 : v.bits == 2 ? CU_S_F16 : CU_S_BF16, M, N, K, 0, 0, 0, RANDOM};
+    int bad = 0;
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) bad += __float_as_uint(a[i]) != __float_as_uint(b[i]);
+    if (bad) atomicAdd(out, bad);
+}
+
+static void time_one(const variant &v, int M, int N, int K, int experts, double blas_us)
+{
+    problem p = {v.fmt, v.bits, v.group, v.fmt == CU_FMT_PLANES ? CU_S_F32 : v.bits == 2 ? CU_S_F16 : CU_S_BF16, M, N, K, experts, experts ? 3 : 0, 0, RANDOM};
     make(p, 5);
     cu_linear set[SETS];
     for (int i = 0; i < SETS; i++) {
@@ -418,9 +429,73 @@ static void time_one(const variant &v, int M, int N, int K, double blas_us)
         set[i].y = dev<float>(p.y_floats);
         p.owned.push_back(set[i].y);
     }
+    CK(cudaMemset(set[0].y, 0xff, p.y_floats * 4));
     double us = time_us([&](int i) { launch(v, set[i % SETS]); }, 12), f = 2.0 * M * N * K * 1e-6;
-    printf("time  %-22s M %5d N %5d K %5d: %8.1f us %6.1f TFLOP/s  cuBLAS bf16 %6.1f us %6.1f TFLOP/s  x%.2f\n", v.name, M, N, K, us, f / us, blas_us, blas_us > 0 ? f / blas_us : 0,
-           blas_us / us);
+    CK(cudaMemset(set[1].y, 0xff, p.y_floats * 4)); /* its output becomes the reference of set 0 */
+    cu_linear ref = set[0];
+    ref.y = set[1].y;
+    reference<<<(unsigned)(((size_t)M * N + 127) / 128), 128>>>(ref);
+    int *d = dev<int>(1), bad = 0;
+    CK(cudaMemset(d, 0, 4));
+    count_differences<<<1024, 256>>>(set[0].y, ref.y, p.y_floats, d);
+    CK(cudaMemcpy(&bad, d, 4, cudaMemcpyDeviceToHost));
+    CK(cudaFree(d));
+    n_bad += bad != 0;
+    printf("time  %-22s M %5d N %5d K %5d experts %3d: %8.1f us %6.1f TFLOP/s", v.name, M, N, K, experts, us, f / us);
+    if (blas_us > 0) printf("  cuBLAS bf16 %6.1f us %6.1f TFLOP/s  x%.2f", blas_us, f / blas_us, blas_us / us);
+    printf(bad ? "  %d DIFFER\n" : "\n", bad);
+    fflush(stdout);
+    drop(p);
+}
+
+/* ---- the twin ---- */
+
+/* Activations as bf16 in the twin's order, from the planes of a. */
+__global__ void twin_activations(cu_linear a, __nv_bfloat16 *out)
+{
+    size_t id = blockIdx.x * (size_t)blockDim.x + threadIdx.x;
+    if (id >= (size_t)a.n_rows * a.w.k) return;
+    int row = (int)(id / a.w.k), g = (int)(id % a.w.k) / 64, e = g * 64 + gm::twin_element((int)(id % 64));
+    int q = e % (64 * a.x.pack);
+    const int8_t *p = a.x.planes + (size_t)row * a.x.stride + (size_t)(e / (64 * a.x.pack)) * 128 * a.x.pack + q % a.x.pack * 64 + q / a.x.pack;
+    out[id] = __float2bfloat16(a.x.dx[(size_t)row * a.x.n_groups + g] * (float)(256 * p[0] + p[64 * a.x.pack]));
+}
+static void launch_twin(const cu_linear &a)
+{
+    using S = gm::twin_shape;
+    CK(cudaFuncSetAttribute(k_gemm_twin_q4g64, cudaFuncAttributeMaxDynamicSharedMemorySize, S::SMEM));
+    int tiles = (a.w.n_out + S::RT - 1) / S::RT * ((a.n_rows + S::TT - 1) / S::TT);
+    k_gemm_twin_q4g64<<<std::min(tiles, n_sm), S::THREADS, S::SMEM>>>(a);
+    CK(cudaGetLastError());
+}
+static void time_twin(int M, int N, int K, double blas_us)
+{
+    problem p = {CU_FMT_AFFINE, 4, 64, CU_S_BF16, M, N, K, 0, 0, 0, RANDOM};
+    make(p, 5);
+    __nv_bfloat16 *x = dev<__nv_bfloat16>((size_t)M * K);
+    p.owned.push_back(x);
+    twin_activations<<<(unsigned)(((size_t)M * K + 255) / 256), 256>>>(p.a, x);
+    cu_linear set[SETS];
+    for (int i = 0; i < SETS; i++) {
+        set[i] = p.a;
+        set[i].x.planes = (int8_t *)x;
+        set[i].x.stride = 2 * K;
+        if (i == 0) continue;
+        make_weights(p, set[i].w, 5 + i);
+        set[i].y = dev<float>(p.y_floats);
+        p.owned.push_back(set[i].y);
+    }
+    double us = time_us([&](int i) { launch_twin(set[i % SETS]); }, 12), f = 2.0 * M * N * K * 1e-6;
+    cu_linear ref = p.a;
+    ref.y = set[1].y;
+    reference<<<(unsigned)(((size_t)M * N + 127) / 128), 128>>>(ref);
+    std::vector<float> got = to_host(set[0].y, p.y_floats), want = to_host(ref.y, p.y_floats);
+    double d2 = 0, w2 = 0;
+    for (size_t i = 0; i < got.size(); i++) d2 += ((double)got[i] - want[i]) * ((double)got[i] - want[i]), w2 += (double)want[i] * want[i];
+    double err = sqrt(d2 / w2);
+    n_bad += !(err < 1e-2);
+    printf("twin  %-22s M %5d N %5d K %5d            : %8.1f us %6.1f TFLOP/s  cuBLAS bf16 %6.1f us  x%.2f  relative difference %.1e\n", "k_gemm_twin_q4g64", M, N, K, us, f / us, blas_us,
+           blas_us / us, err);
     fflush(stdout);
     drop(p);
 }
@@ -439,6 +514,13 @@ int main(int argc, char **argv)
     CK(cudaGetDeviceProperties(&prop, 0));
     n_sm = prop.multiProcessorCount;
     printf("%s, %d multiprocessors\n", prop.name, n_sm);
+    for (const cu_gemm &g : cu_gemms) { /* the table repeats the shapes of the kernels */
+        bool same = false;
+        for (const variant &v : variants)
+            same |= !strcmp(v.name, g.kernel) && v.fmt == g.fmt && v.bits == g.bits && v.group == g.group && v.rt == g.rt && v.tt == g.tt && v.block == g.block && v.shared == g.shared &&
+                    v.persistent == g.persistent;
+        if (!same) printf("gemm.h is wrong about %s\n", g.kernel), n_bad++;
+    }
     auto wanted = [&](const variant &v) {
         if (only.empty()) return true;
         for (const char *o : only)
@@ -451,12 +533,16 @@ int main(int argc, char **argv)
     if (do_time) {
         cublas c;
         bool have = cublas_open(c);
-        const int shapes[][3] = {{4096, 4096, 4096}, {512, 4096, 4096}, {4096, 12288, 2048}};
+        const int shapes[][3] = {{4096, 4096, 4096}, {512, 4096, 4096}, {4096, 12288, 2048}, {64, 4096, 4096}};
         for (auto &s : shapes) {
             double us = have ? time_cublas(c, s[0], s[1], s[2]) : 0;
+            time_twin(s[0], s[1], s[2], us);
             for (const variant &v : variants)
-                if (wanted(v)) time_one(v, s[0], s[1], s[2], us);
+                if (wanted(v)) time_one(v, s[0], s[1], s[2], 0, us);
         }
+        for (const variant &v : variants) /* a mixture of experts: 512 and 2048 tokens, 8 of 128 each */
+            if (wanted(v) && v.fmt == CU_FMT_AFFINE)
+                for (int rows : {4096, 16384}) time_one(v, rows, 768, 2048, 128, 0);
     }
     printf(n_bad ? "FAILED: %d\n" : "no difference\n", n_bad);
     return n_bad != 0;
