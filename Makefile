@@ -137,6 +137,13 @@ synth: $(B)/synth
 $(B)/kbench $(B)/mbench $(B)/synth: $(B)/%: $(B)/tools/%.o $(B)/libcambium.a
 	@$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
+# The many-rows kernels, checked and timed on an NVIDIA GPU: build/cuda/gemm_bench [check] [time] [part of a kernel's name]...
+.PHONY: cuda-bench
+cuda-bench: build/cuda/gemm_bench
+build/cuda/gemm_bench: tests/cuda/gemm_bench.cu $(wildcard tests/cuda/*.cuh tests/cuda/*.h src/cuda/gemm* src/cuda/*.cuh src/cuda/*.h) $(B)/src/kernels/linear_c.o $(B)/src/io/dtype.o
+	@mkdir -p $(@D)
+	$(NVCC) -std=c++17 -O3 -fmad=false -Isrc -Iinclude -Itests/cuda -gencode=arch=compute_90a,code=sm_90a -o $@ $(filter %.cu %.o,$(filter-out src/cuda/%,$^)) -ldl -lm
+
 # Sub-makes share the caller's -j; two jobs when there is none.
 J = $(if $(findstring -j,$(MAKEFLAGS)),,-j2)
 
@@ -193,6 +200,7 @@ help:
 	@echo "make test       all tests that need no GPU and no download"
 	@echo "make check-asan check-ubsan check-tsan check-valgrind check-aarch64    the tests, instrumented or emulated"
 	@echo "make fuzz-run T=NAME SECONDS=60    one fuzz target"
+	@echo "make cuda-bench build/cuda/gemm_bench: checks and times the many-rows GPU kernels"
 	@echo "make lint fmt compdb install clean"
 
 VERSION := $(shell sed -n 's/.*cb_version(void).*"\([0-9.]*\)".*/\1/p' src/run/*.c)

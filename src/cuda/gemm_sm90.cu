@@ -357,27 +357,14 @@ template <class S> __device__ __forceinline__ void wgemm(const cu_linear &a)
         ON_SM90A(gm::wgemm<gm::wshape<__VA_ARGS__>>(a);)                                                       \
     }
 
-WGEMM(k_gemm_q4g64_sm90, gm::fmt<4, 64, 1>, 3, 96, 6)
-WGEMM(k_gemm_q2g128_sm90, gm::fmt<2, 128, 1>, 3, 96, 4)
-WGEMM(k_gemm_q4g32_sm90, gm::fmt<4, 32, 2>, 3, 96, 6)
-WGEMM(k_gemm_q8g64_sm90, gm::fmt<8, 64, 1>, 3, 96, 5)
+WGEMM(k_gemm_q4g64_sm90, gm::fmt<4, 64, 2>, 4, 64, 3)
+WGEMM(k_gemm_q2g128_sm90, gm::fmt<2, 128, 1>, 4, 64, 5)
+WGEMM(k_gemm_q4g32_sm90, gm::fmt<4, 32, 2>, 4, 64, 7)
+WGEMM(k_gemm_q8g64_sm90, gm::fmt<8, 64, 1>, 4, 64, 5)
 WGEMM(k_gemm_planes_sm90, gm::fmt<8, 64, 1, true>, 3, 64, 5)
+/* For few rows, and for experts that get few. */
 WGEMM(k_gemm_q4g64_sm90_s, gm::fmt<4, 64, 1>, 3, 32, 8)
 WGEMM(k_gemm_q2g128_sm90_s, gm::fmt<2, 128, 1>, 3, 32, 8)
 WGEMM(k_gemm_q4g32_sm90_s, gm::fmt<4, 32, 2>, 3, 32, 8)
 WGEMM(k_gemm_q8g64_sm90_s, gm::fmt<8, 64, 1>, 3, 32, 8)
 WGEMM(k_gemm_planes_sm90_s, gm::fmt<8, 64, 1, true>, 3, 32, 6)
-#ifdef CB_GEMM_VARIANTS
-WGEMM(k_gemm_q4g64_sm90_o3, gm::fmt<4, 64, 1>, 3, 64, 8)
-WGEMM(k_gemm_q4g64_sm90_o112, gm::fmt<4, 64, 1>, 3, 112, 5)
-WGEMM(k_gemm_q4g64_sm90_o4, gm::fmt<4, 64, 1>, 4, 64, 7)
-WGEMM(k_gemm_q4g64_sm90_o2, gm::fmt<4, 64, 1>, 2, 128, 6)
-WGEMM(k_gemm_q4g64_sm90_u3, gm::fmt<4, 64, 2>, 3, 96, 3)
-WGEMM(k_gemm_q4g64_sm90_u4, gm::fmt<4, 64, 2>, 4, 64, 3)
-WGEMM(k_gemm_q2g128_sm90_o4, gm::fmt<2, 128, 1>, 4, 64, 5)
-WGEMM(k_gemm_q2g128_sm90_o2, gm::fmt<2, 128, 1>, 2, 128, 4)
-WGEMM(k_gemm_q8g64_sm90_o4, gm::fmt<8, 64, 1>, 4, 64, 5)
-WGEMM(k_gemm_q4g32_sm90_o4, gm::fmt<4, 32, 2>, 4, 64, 7)
-WGEMM(k_gemm_q4g32_sm90_u3, gm::fmt<4, 32, 4>, 3, 96, 3)
-WGEMM(k_gemm_planes_sm90_o2, gm::fmt<8, 64, 1, true>, 2, 96, 5)
-#endif
