@@ -232,14 +232,19 @@ static int add_tensor(cb_q_plan *p, const cb_tensor *t, cb_err *err)
 
 /* ---- the whole ---- */
 
-/* Raw Qwen 3.5 files keep the convolution as [C,1,k], and norms centred on 0. */
+/* Raw Qwen 3.5 files keep the convolution as [C,1,k], and norms centred on 0: all that mlx-lm looks at. A file with raw names and a
+ * moved convolution is raw when its norms are, as the loader sees it. */
 static bool norms_at_zero(const cb_weights *w)
 {
     for (int i = 0; i < cb_weights_count(w); i++) {
         const cb_tensor *t = cb_weights_at(w, i);
-        if (strstr(t->name, "conv1d.weight") && t->n_dims == 3 && t->dims[2] != 1) return true;
+        if (ends(t->name, "linear_attn.conv1d.weight") && t->n_dims == 3 && t->dims[2] != 1) return true;
     }
-    return false;
+    const cb_tensor *norm = cb_weights_find(w, "model.language_model.layers.0.input_layernorm.weight");
+    if (!norm || cb_dtype_size(norm->dtype) < 2) return false;
+    double sum = 0;
+    for (int64_t i = 0; i < norm->dims[0]; i++) sum += (double)cb_load_float(norm->data, norm->dtype, (size_t)i);
+    return sum < 0.5 * (double)norm->dims[0];
 }
 
 static int parse_dtype(const char *s, cb_dtype *t)

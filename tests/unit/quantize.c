@@ -265,6 +265,33 @@ static void change_all(const char *tensor, int64_t i, const uint16_t *bits, int 
     cb_st_close(&s);
 }
 
+/* Raw Qwen 3.5 names and norms, but a convolution moved to [C,4,1]: the loader sees norms centred on 0, and so must we. */
+static void moved_convolution(void **state)
+{
+    cb_st s;
+    cb_st_writer *w;
+    cb_err err = {0};
+    char want[65], got[65];
+    quantise("tests/data/tiny-qwen35-raw", NULL);
+    hash_tensors(out_path, want);
+    assert_int_equal(mkdir(in_path, 0777), 0);
+    copy_file("tests/data/tiny-qwen35-raw", "config.json");
+    assert_int_equal(cb_st_open(&s, "tests/data/tiny-qwen35-raw", "model.safetensors", &err), 0);
+    assert_int_equal(cb_st_writer_open(tmp_path(in_path, "model.safetensors"), &w, &err), 0);
+    for (int k = 0; k < s.n_tensors; k++) {
+        cb_tensor *t = &s.tensors[k];
+        if (strstr(t->name, "conv1d")) t->dims[1] = t->dims[2], t->dims[2] = 1;
+        assert_int_equal(cb_st_writer_declare(w, t->name, t->dtype, t->dims, t->n_dims, &err), 0);
+    }
+    assert_int_equal(cb_st_writer_begin(w, &err), 0);
+    for (int k = 0; k < s.n_tensors; k++) assert_int_equal(cb_st_writer_put(w, s.tensors[k].data, s.tensors[k].bytes, &err), 0);
+    assert_int_equal(cb_st_writer_commit(w, &err), 0);
+    cb_st_close(&s);
+    quantise(in_path, NULL);
+    hash_tensors(out_path, got);
+    assert_string_equal(got, want);
+}
+
 static void change(const char *tensor, int64_t i, uint16_t bits, cb_dtype dtype, const char *name)
 {
     change_all(tensor, i, &bits, 1, dtype, name);
@@ -403,7 +430,7 @@ int main(void)
 {
 #define CASE(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
     const struct CMUnitTest tests[] = {
-        CASE(as_mlx_lm), CASE(committed_conversions), CASE(it_runs), CASE(keep_patterns), CASE(rules_and_threads), CASE(several_files), CASE(bad_settings),
+        CASE(as_mlx_lm), CASE(committed_conversions), CASE(it_runs), CASE(keep_patterns), CASE(rules_and_threads), CASE(several_files), CASE(moved_convolution), CASE(bad_settings),
         CASE(bad_sources), CASE(bad_target), CASE(full_disk), CASE(killed), CASE(no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
