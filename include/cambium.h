@@ -75,6 +75,8 @@ typedef struct cb_engine_info {
     int can_rewind;         /* 1: sessions can be cut back anywhere: no windows, no recurrent layers */
     uint64_t n_params;      /* weights used by the plan, unpacked count */
     uint64_t weight_bytes;  /* mapped bytes of those weights */
+    int n_skipped;          /* tensors of parts that are not run (vision tower, draft head), left unread by name */
+    uint64_t skipped_bytes;
     uint64_t state_bytes;   /* KV cache and recurrent state, all sessions and snapshots */
     uint64_t scratch_bytes; /* activations and private copies of weights */
     const char *note;       /* device auto: why no GPU is used, one line; NULL when one is, or none was wanted. Borrowed */

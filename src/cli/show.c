@@ -106,8 +106,9 @@ static void add_engine(json_t *j, const cli_opts *o, cli_model *e, cb_memory *me
     }
     const cb_engine_info *in = &e->info;
     json_object_set_new(j, "runnable", json_true());
-    json_object_set_new(j, "engine", json_pack("{s:s, s:s, s:s, s:I, s:I, s:i, s:i, s:I, s:I}", "family", in->family, "device", in->device, "arithmetic",
+    json_object_set_new(j, "engine", json_pack("{s:s, s:s, s:s, s:I, s:I, s:i, s:I, s:i, s:i, s:I, s:I}", "family", in->family, "device", in->device, "arithmetic",
                                                in->arithmetic, "parameters", (json_int_t)in->n_params, "weight_bytes", (json_int_t)in->weight_bytes,
+                                               "skipped_tensors", in->n_skipped, "skipped_bytes", (json_int_t)in->skipped_bytes,
                                                "ctx_size", in->ctx_size, "ctx_trained", in->ctx_trained, "state_bytes", (json_int_t)in->state_bytes,
                                                "scratch_bytes", (json_int_t)in->scratch_bytes));
     json_object_set_new(j, "memory", memory_json(mem, in));
@@ -137,6 +138,8 @@ static void print_text(const json_t *j, const cli_model *engine, const cb_memory
     }
     json_object_foreach(json_object_get(j, "dtypes"), key, v)
         printf("            %s: %d tensors, %s\n", key, (int)json_integer_value(json_object_get(v, "tensors")), cli_bytes(a, (uint64_t)json_integer_value(json_object_get(v, "bytes"))));
+    if (e && engine->info.n_skipped)
+        printf("            not read: %d tensors, %s, of parts that are not run\n", engine->info.n_skipped, cli_bytes(a, engine->info.skipped_bytes));
     if (e) {
         memory_print(mem, &engine->info);
         printf("runs on     %s, %s\n", engine->info.device, engine->info.arithmetic);

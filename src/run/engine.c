@@ -225,6 +225,8 @@ void cb_engine_get_info(const cb_engine *e, cb_engine_info *out)
         .can_rewind = can_rewind(e->plan),
         .n_params = e->plan->n_params,
         .weight_bytes = e->plan->weight_bytes,
+        .n_skipped = e->plan->n_skipped,
+        .skipped_bytes = e->plan->skipped_bytes,
         .state_bytes = e->mem.state,
         .scratch_bytes = e->mem.scratch + e->mem.weights,
     };

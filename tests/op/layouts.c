@@ -280,6 +280,9 @@ static void test_towers(void **state)
             int n = 0;
             while (s.extras[n].name) n++;
             cb_engine *e = open_as(towers[i].model, &s, &err);
+            cb_engine_info info;
+            cb_engine_get_info(e, &info);
+            assert_int_equal(info.n_skipped, n);
             assert_int_equal(cb_engine_plan_text(e, &text, NULL), 0);
             char want[64];
             snprintf(want, sizeof want, "skipped: %d tensors, ", n);
