@@ -208,7 +208,7 @@ template <class S> __device__ __forceinline__ void gemm(const cu_linear &a)
 
 /* At most 99 KB of shared memory, which all GPUs from sm_80 on have. */
 GEMM(k_gemm_q4g64, gm::fmt<4, 64, 2>, 4, 2, 2, 4, 3, 2)
-GEMM(k_gemm_q2g128, gm::fmt<2, 128, 1>, 4, 2, 2, 4, 3, 1)
+GEMM(k_gemm_q2g128, gm::fmt<2, 128, 1>, 4, 2, 2, 4, 3, 2)
 GEMM(k_gemm_q4g32, gm::fmt<4, 32, 2>, 4, 2, 2, 4, 5, 2)
 GEMM(k_gemm_q8g64, gm::fmt<8, 64, 1>, 4, 2, 2, 4, 4, 2)
 GEMM(k_gemm_planes, gm::fmt<8, 64, 1, true>, 4, 2, 2, 4, 3, 1)

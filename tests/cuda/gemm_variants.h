@@ -1,7 +1,7 @@
 /* gemm_variants.h: the kernels that gemm_bench knows; the shapes repeat those in gemm.cu and gemm_sm90.cu. */
 static const variant variants[] = {
     V(k_gemm_q4g64, CU_FMT_AFFINE, gm::fmt<4, 64, 2>, 4, 2, 2, 4, 3, 2),
-    V(k_gemm_q2g128, CU_FMT_AFFINE, gm::fmt<2, 128, 1>, 4, 2, 2, 4, 3, 1),
+    V(k_gemm_q2g128, CU_FMT_AFFINE, gm::fmt<2, 128, 1>, 4, 2, 2, 4, 3, 2),
     V(k_gemm_q4g32, CU_FMT_AFFINE, gm::fmt<4, 32, 2>, 4, 2, 2, 4, 5, 2),
     V(k_gemm_q8g64, CU_FMT_AFFINE, gm::fmt<8, 64, 1>, 4, 2, 2, 4, 4, 2),
     V(k_gemm_planes, CU_FMT_PLANES, gm::fmt<8, 64, 1, true>, 4, 2, 2, 4, 3, 1),
