@@ -52,6 +52,9 @@ const char *cb_q_shard_name(const cb_q_plan *p, int shard, char buf[64]);
 /* The signs of an input width: +1 or -1 for column i, a function of seed and width only. */
 float cb_q_sign(uint64_t seed, int64_t width, int64_t i);
 
+/* x <- H(s . x) in blocks of a row of n, in double (y is scratch for n), rounded once: what a stored row must be so that
+ * H(s . input) meets it. */
+void cb_q_rotate(float *x, const float *s, double *y, int64_t n, int block);
 /* The weight files in the folder (quantize_write.c). */
 int cb_q_write_weights(const cb_q_plan *p, const char *dir, cb_err *err);
 #endif

@@ -59,8 +59,7 @@ static void load_row(const cb_q_plan *p, const cb_q_item *it, int64_t row, float
         for (size_t i = 0; i < n; i++) out[i] = cb_round_to(out[i], it->dtype);
 }
 
-/* x <- H(s . x) in blocks, in double, rounded once: what the stored row must be so that H(s . input) meets it. */
-static void rotate(float *x, const float *s, double *y, int64_t n, int block)
+void cb_q_rotate(float *x, const float *s, double *y, int64_t n, int block)
 {
     const double scale = 1 / sqrt((double)block);
     for (int64_t i = 0; i < n; i++) y[i] = (double)(x[i] * s[i]);
@@ -104,7 +103,7 @@ static void one_row(const job *j, worker *w, int64_t r)
         for (int64_t i = 0; i < it->cols; i++) cb_store_float(at[0] + (size_t)i * size, it->dtype, w->row[i]);
         return;
     }
-    if (it->block) rotate(w->row, j->signs, w->wide, it->cols, it->block);
+    if (it->block) cb_q_rotate(w->row, j->signs, w->wide, it->cols, it->block);
     cb_quantize_row(&it->q, w->row, it->cols, at[0], at[1], at[2]);
     for (int64_t g = 0; g < it->cols / it->q.group && at[2]; g++) /* huge numbers, or F16 scales of large ones */
         if (!isfinite(cb_load_float(at[1], it->q.scales, (size_t)g)) || !isfinite(cb_load_float(at[2], it->q.scales, (size_t)g))) {

@@ -8,6 +8,7 @@
 #include "base/json.h"
 #include "io/safetensors.h"
 #include "kernels/kernels.h"
+#include "run/quantize.h"
 #include <cmocka.h>
 #include <math.h>
 #include "support/tmpdir.h"
@@ -102,6 +103,34 @@ static void round_trip(void **state)
         for (int i = 0; i < block; i++) assert_true(fabsf((i % 3 ? y[i] : -y[i]) - x[i]) <= 8 * 0x1p-24f * most);
         free(x);
         free(y);
+    }
+}
+
+/* A folded row against a rotated input gives the product of the two as they were, for every block; rounding aside. */
+static void folded_rows(void **state)
+{
+    cb_kernels k;
+    cb_kernels_init(&k, cb_isa_detect());
+    rng_state = 6;
+    for (int block = 512; block <= 4096; block *= 2) {
+        const int n = 3 * block;
+        float *row = malloc((size_t)n * 4), *x = malloc((size_t)n * 4), *s = malloc((size_t)n * 4);
+        double *wide = malloc((size_t)n * 8), want = 0, got = 0;
+        for (int i = 0; i < n; i++) {
+            row[i] = normal();
+            x[i] = normal();
+            s[i] = cb_q_sign(11, n, i);
+            want += (double)row[i] * (double)x[i];
+        }
+        cb_q_rotate(row, s, wide, n, block);
+        for (int i = 0; i < n; i++) x[i] *= s[i];
+        k.hadamard(x, n, block, scale_of(block));
+        for (int i = 0; i < n; i++) got += (double)row[i] * (double)x[i];
+        assert_true(fabs(got - want) < 1e-7 * n);
+        free(row);
+        free(x);
+        free(s);
+        free(wide);
     }
 }
 
@@ -436,7 +465,7 @@ int main(void)
 {
 #define CASE(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(explicit_matrix), cmocka_unit_test(written_order), cmocka_unit_test(round_trip), cmocka_unit_test(worked_example),
+        cmocka_unit_test(explicit_matrix), cmocka_unit_test(written_order), cmocka_unit_test(round_trip), cmocka_unit_test(folded_rows), cmocka_unit_test(worked_example),
         CASE(near_the_original), CASE(controls_fail), CASE(contents),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
