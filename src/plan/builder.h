@@ -57,8 +57,8 @@ const cb_weights *pb_weights(const cb_builder *b);
 /* True when the checkpoint has this tensor (full name, scope applied). */
 bool pb_has(const cb_builder *b, const char *name);
 
-/* Tensors whose names begin so (scope applied; after a "*": end so) belong to parts that are not run, such as a vision tower, and
- * stay unread. Any other tensor that no operation reads makes pb_finish fail. */
+/* Tensors whose names begin so (scope applied; it ends in a dot; after a "*": that end so) belong to parts that are not run, such
+ * as a vision tower, and stay unread. Any other tensor that no operation reads makes pb_finish fail. */
 void pb_skip(cb_builder *b, const char *start);
 /* The family itself has read tensor `name` (scope applied), though no operation does. */
 void pb_was_read(cb_builder *b, const char *name);
