@@ -35,14 +35,15 @@ class Err(C.Structure):
 
 class Opts(C.Structure):
     _fields_ = [("device", C.c_char_p), ("n_threads", C.c_int), ("ctx_size", C.c_int), ("max_sessions", C.c_int),
-                ("max_rows", C.c_int), ("memory_limit", C.c_uint64), ("progress", C.c_void_p), ("progress_ctx", C.c_void_p)]
+                ("max_rows", C.c_int), ("max_snapshots", C.c_int), ("plan_only", C.c_int), ("memory_limit", C.c_uint64),
+                ("progress", C.c_void_p), ("progress_ctx", C.c_void_p)]
 
 
 class Info(C.Structure):
     _fields_ = [("family", C.c_char_p), ("device", C.c_char_p), ("arithmetic", C.c_char_p), ("n_vocab", C.c_int),
                 ("ctx_size", C.c_int), ("ctx_trained", C.c_int), ("n_threads", C.c_int), ("max_sessions", C.c_int),
-                ("max_rows", C.c_int), ("n_params", C.c_uint64), ("weight_bytes", C.c_uint64), ("state_bytes", C.c_uint64),
-                ("scratch_bytes", C.c_uint64)]
+                ("max_rows", C.c_int), ("max_snapshots", C.c_int), ("can_rewind", C.c_int), ("n_params", C.c_uint64),
+                ("weight_bytes", C.c_uint64), ("n_skipped", C.c_int), ("skipped_bytes", C.c_uint64), ("state_bytes", C.c_uint64), ("scratch_bytes", C.c_uint64), ("note", C.c_char_p)]
 
 
 class Row(C.Structure):
@@ -57,7 +58,7 @@ class Cambium:
         self.np, self.lib, self.err = np, C.CDLL(os.path.abspath(a.lib)), Err()
         self.lib.cb_version.restype = C.c_char_p
         self.engine, self.session = C.c_void_p(), C.c_void_p()
-        o = Opts(n_threads=threads, ctx_size=N_PREFILL + 64, max_rows=N_PREFILL)
+        o = Opts(device=b"cpu", n_threads=threads, ctx_size=N_PREFILL + 64, max_rows=N_PREFILL)
         self.check(self.lib.cb_engine_open(a.model.encode(), C.byref(o), C.byref(self.engine), C.byref(self.err)))
         self.check(self.lib.cb_session_open(self.engine, C.byref(self.session), C.byref(self.err)))
         i = Info()
