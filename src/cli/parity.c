@@ -48,14 +48,21 @@ static void print_table(const cb_parity *p, const cb_ref *r, const cb_parity_lim
     if (s->flip_at >= 0) printf("the best token differs at %d positions, at a margin of at most %.4g\n", s->n_flips, (double)s->flip_margin);
 }
 
-static void print_json(const cb_parity *p, bool passed)
+static void print_json(const cb_parity *p, const cb_ref *r, bool passed)
 {
     const cb_ref_score *s = &p->score;
     json_t *o = json_pack("{s:i, s:f, s:f, s:f, s:i, s:i, s:f, s:i, s:i, s:i, s:i, s:b}", "positions", s->n, "kl_mean", s->kl_sum / s->n,
                           "kl_max", s->kl_max, "dmax", s->dmax, "top1", s->n - s->n_flips, "full_rows", s->n_full, "full_kl_mean",
                           s->n_full ? s->full_kl_sum / s->n_full : 0.0, "greedy_runs", p->greedy_runs, "greedy_tokens", p->greedy_tokens,
                           "greedy_ties", p->greedy_ties, "greedy_wrong", p->greedy_wrong, "passed", passed);
-    json_dumpf(o, stdout, JSON_INDENT(1));
+    json_t *columns = json_object();
+    const char *key;
+    json_t *v;
+    json_object_foreach(r->meta, key, v)
+        if (json_object_get(v, "kl_mean")) json_object_set(columns, key, v);
+    json_object_set_new(o, "stacks", columns);
+    if (cb_parity_stack(r)) json_object_set_new(o, "reference_stack", json_string(cb_parity_stack(r)));
+    json_dumpf(o, stdout, JSON_COMPACT);
     putchar('\n');
     json_decref(o);
 }
@@ -80,7 +87,8 @@ static int check(const cli_opts *o, cb_err *err)
     }
     if (rc >= 0) {
         rc = cb_parity_gate(&p, r, &lim, err);
-        if (o->json) print_json(&p, rc >= 0);
+        if (rc == 0) rc = cb_parity_gate_stack(&p, r, err);
+        if (o->json) print_json(&p, r, rc >= 0);
         else print_table(&p, r, &lim, m.info.device);
     }
     cli_model_close(&m);

@@ -127,3 +127,28 @@ int cb_parity_gate(const cb_parity *p, const cb_ref *r, const cb_parity_limits *
     }
     return 0;
 }
+
+const char *cb_parity_stack(const cb_ref *r)
+{
+    static const char *const names[] = {"transformers_bf16", "mlx_lm_bf16", "bf16_exact_weights"};
+    for (int i = 0; i < 3; i++)
+        if (json_object_get(json_object_get(r->meta, names[i]), "kl_mean")) return names[i];
+    return NULL;
+}
+
+int cb_parity_gate_stack(const cb_parity *p, const cb_ref *r, cb_err *err)
+{
+    const char *name = cb_parity_stack(r);
+    const json_t *v = name ? json_object_get(r->meta, name) : NULL;
+    const cb_ref_score *s = &p->score;
+    const struct {
+        const char *what, *key;
+        double ours;
+    } rows[] = {{"mean KL", "kl_mean", s->n ? s->kl_sum / s->n : 0}, {"largest KL", "kl_max", s->kl_max}, {"largest logit difference", "dmax", s->dmax},
+                {"truth's margin where the best token differs", "dmax", s->flip_at >= 0 ? (double)s->flip_margin : 0}};
+    for (int i = 0; v && i < 4; i++) {
+        double theirs = json_number_value(json_object_get(v, rows[i].key));
+        if (!(rows[i].ours <= theirs)) return cb_fail(err, CB_EIO, "%s %.3g exceeds %.3g of %s", rows[i].what, rows[i].ours, theirs, name);
+    }
+    return 0;
+}

@@ -26,4 +26,10 @@ int cb_parity_run(cb_engine *e, const cb_ref *r, const float *full, int chunk, c
                   cb_err *err);
 /* 0, or CB_EIO with the first gate that is not met. */
 int cb_parity_gate(const cb_parity *p, const cb_ref *r, const cb_parity_limits *lim, cb_err *err);
+/* The column that stands for the reference stack: unmodified transformers or mlx-lm in bf16, else bf16 between operations with
+ * exact weights. NULL when the file has none. */
+const char *cb_parity_stack(const cb_ref *r);
+/* 0, or CB_EIO when we are further from truth than that stack: mean or largest KL, largest difference; or when the best token
+ * differs where truth's margin exceeds that stack's largest difference. */
+int cb_parity_gate_stack(const cb_parity *p, const cb_ref *r, cb_err *err);
 #endif

@@ -10,6 +10,10 @@ same "parity self: the hash is that of run --hash=all" "$("$CAMBIUM" parity self
 try parity check $TINY $TINY/truth.cbref --dmax 1 --kl-mean 1e-3 --margin 1; out "parity check" "^against truth"
 try parity $TINY $TINY/truth.cbref --dmax 1 --kl-mean 1e-3 --margin 1; out "parity without a word is check" "^against truth"
 try parity check $TINY $TINY/truth.cbref --dmax 1e-9; expect "parity check: a gate that does not hold" 1 "off by"
+LC_ALL=C sed '/"transformers_bf16"/,/}/s/"dmax": 0\./"dmax": 0e/' $TINY/truth.cbref >"$T/r"
+try parity check $TINY "$T/r" --dmax 1 --kl-mean 1e-3 --margin 1; expect "parity check: further from truth than the reference stack" 1 "largest logit difference .* exceeds 0 of transformers_bf16"
+try parity check $TINY $TINY/truth.cbref --dmax 1 --kl-mean 1e-3 --margin 1 --json; out "parity check --json" '"reference_stack":"transformers_bf16"'
+is_json <"$T/out" && ok "parity check --json parses" || bad "parity check --json parses"
 try parity check $TINY; expect "parity check: REF missing" 2 "REF.cbref"
 try parity self $TINY --positions 0; expect "parity self: positions" 2 "positions"
 

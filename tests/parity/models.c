@@ -23,6 +23,7 @@ static void check(const char *name)
     if (rc < 0) fail_msg("%s: %s", name, err.text);
     rc = cb_parity_run(e, r, NULL, 32, &cb_parity_defaults, &p, &err);
     if (rc >= 0) rc = cb_parity_gate(&p, r, &cb_parity_defaults, &err);
+    if (rc >= 0) rc = cb_parity_gate_stack(&p, r, &err);
     if (rc < 0) fail_msg("%s: %s", name, err.text);
     assert_true(p.score.n >= 900 && p.greedy_runs == 5);
     cb_ref_close(r);
