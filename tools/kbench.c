@@ -155,7 +155,7 @@ static uint8_t *pool_make(size_t n)
 
 static void bench_gemv(const cb_kernels *k, const char *filter)
 {
-    static const int64_t shapes[][2] = {{49152, 576}, {576, 1536}, {2048, 2048}, {4096, 4096}, {12288, 4096}, {17408, 5120}, {5120, 17408}};
+    static const int64_t shapes[][2] = {{49152, 576}, {576, 1536}, {512, 2048}, {2048, 512}, {2048, 640}, {2048, 2048}, {4096, 4096}, {12288, 4096}, {17408, 5120}, {5120, 17408}};
     static const int ms[] = {1, 2, 3, 4};
     size_t pool_bytes = (size_t)(opt.gb * 1e9);
     uint8_t *pool = pool_make(pool_bytes + (256 << 20));

@@ -7,8 +7,8 @@
 enum { GEMM_ROWS = 5 }; /* from here on the panel pays; from 2 on where unpacking is dear */
 enum {
     CHUNK = 16,  /* groups whose scales are transposed at a time; a multiple of the groups in a column */
-    AHEAD = 384, /* bytes of a row fetched in advance: enough to set the hardware's own prefetch going in each of 16 rows */
-    SHORT = 640  /* rows with fewer bytes are fetched a block ahead instead, as they lie */
+    AHEAD = 384, /* (half a row where that is less) bytes of a row fetched in advance: enough to set the hardware's own prefetch going in each of 16 rows */
+    SHORT = 640  /* rows with fewer bytes that do not fill whole lines are fetched a block ahead instead, as they lie */
 };
 
 /* One block of 16 outputs. */
@@ -34,7 +34,7 @@ static void block_init(block *b, const cb_mm *mm, int64_t n, int64_t n1)
     b->next_scales = mm->scales + (size_t)next * per;
     b->next_biases = mm->biases ? mm->biases + (size_t)next * per : NULL;
     b->row_bytes = (int64_t)mm->row_bytes;
-    b->ahead = b->row_bytes < AHEAD ? b->row_bytes / 64 * 64 : AHEAD;
+    b->ahead = b->row_bytes < 2 * AHEAD ? b->row_bytes / 128 * 64 : AHEAD;
     b->skip = next > n ? 15 * b->row_bytes : -b->ahead;
 }
 
@@ -56,7 +56,7 @@ INLINE void gemv16(const cb_mm *mm, block *b, const cb_xrow *x, __m512 *y, cb_ge
     const int gpc = geom_groups(s), step = geom_x_step(s), run = geom_x_run(s), lo = geom_x_lo(s);
     const int64_t bytes = column_bytes(s, mm->bits);
     const int G = mm->n_groups;
-    const bool in_row = b->row_bytes >= SHORT;
+    const bool in_row = b->row_bytes >= SHORT || (b->row_bytes % 64 == 0 && b->row_bytes >= 256);
     int seg = 0;
     int64_t left = (int64_t)mm->row_bytes, at = 0;
     __m512 acc[4];
