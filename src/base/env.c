@@ -20,3 +20,4 @@ uint64_t cb_env_fault(const char *kind)
 }
 
 const char *cb_env_cpu(void) { return cb_env("CB_CPU"); }
+const char *cb_env_cpu_copies(void) { return cb_env("CB_CPU_COPIES"); }

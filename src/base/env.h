@@ -9,4 +9,6 @@ const char *cb_env(const char *name);
 uint64_t cb_env_fault(const char *kind);
 /* CB_CPU=c|avx2|avx512|neon caps the instruction set; NULL when unset. */
 const char *cb_env_cpu(void);
+/* CB_CPU_COPIES=on|off: whether the CPU keeps float weights encoded; NULL when unset (it decides by size). */
+const char *cb_env_cpu_copies(void);
 #endif

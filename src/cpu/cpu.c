@@ -75,6 +75,23 @@ static int load_vector(cpu_weight *w, const cb_weight *p, cb_err *err)
 /* Float matrices (and mxfp8, whose elements are floats) become 16-bit planes, 64 to a group. */
 static bool is_encoded(const cb_matrix *m) { return m->mode == CB_W_FLOAT || m->mode == CB_W_MXFP8; }
 
+static uint64_t encoded_bytes(const cb_matrix *m)
+{
+    return (uint64_t)(m->rows * m->stack) * (uint64_t)((m->cols + 63) / 64) * 132;
+}
+
+/* Does the device keep encoded copies? They decode fastest. A checkpoint of more than 4 GiB may have a twentieth of itself
+ * copied; when it asks for more, its float matrices stay where they are and are encoded as they are used (product.c). */
+static bool keeps_copies(const cb_plan *p)
+{
+    const char *say = cb_env_cpu_copies();
+    uint64_t n = 0;
+    if (say) return strcmp(say, "off") != 0;
+    for (int i = 0; i < p->n_weights; i++)
+        if (!p->weights[i].is_vector && is_encoded(&p->weights[i].matrix)) n += encoded_bytes(&p->weights[i].matrix);
+    return p->weight_bytes <= (uint64_t)4 << 30 || n <= p->weight_bytes / 20;
+}
+
 struct encode_job {
     const cb_matrix *m;
     cpu_weight *w;
@@ -97,9 +114,12 @@ static void encode_rows(void *ctx, int member, int n)
     }
 }
 
-static int load_encoded(cb_dev *d, cpu_weight *w, const cb_matrix *m, cb_err *err)
+static int load_encoded(cb_dev *d, cpu_weight *w, const cb_matrix *m, bool keep, cb_err *err)
 {
     int G = (int)((m->cols + 63) / 64), members = cb_pool_size(d->pool);
+    w->mm = (cb_mm){.fmt = CB_FMT_PLANES, .bits = 8, .group = 64, .n_groups = G, .k = m->cols, .row_bytes = (size_t)G * 128,
+                    .scale_type = CB_S_F32};
+    if (!keep) return 0;
     size_t groups = (size_t)(m->rows * m->stack) * (size_t)G;
     struct encode_job j = {.m = m, .w = w, .n_groups = G, .all_finite = d->k.all_finite};
     w->planes = cb_alloc_aligned(groups * 128);
@@ -113,8 +133,8 @@ static int load_encoded(cb_dev *d, cpu_weight *w, const cb_matrix *m, cb_err *er
     cb_free(j.rows);
     int64_t bad = atomic_load(&j.bad_row);
     if (bad) return cb_fail(err, CB_EFORMAT, "%s.weight: row %lld holds a value that is not finite", m->path, (long long)bad - 1);
-    w->mm = (cb_mm){.fmt = CB_FMT_PLANES, .bits = 8, .group = 64, .n_groups = G, .k = m->cols, .codes = w->planes,
-                    .row_bytes = (size_t)G * 128, .scales = (const uint8_t *)w->plane_scales, .scale_type = CB_S_F32};
+    w->mm.codes = w->planes;
+    w->mm.scales = (const uint8_t *)w->plane_scales;
     return 0;
 }
 
@@ -139,10 +159,11 @@ static int cpu_load(cb_dev *d, const cb_plan *p, cb_progress_fn progress, void *
     d->plan = p;
     if (!(d->weights = cb_alloc_array((size_t)p->n_weights, sizeof *d->weights))) return cb_fail(err, CB_ENOMEM, "no memory");
     uint64_t done = 0;
+    bool keep = keeps_copies(p);
     for (int i = 0; i < p->n_weights; i++) {
         const cb_weight *w = &p->weights[i];
         int rc = w->is_vector            ? load_vector(&d->weights[i], w, err)
-                 : is_encoded(&w->matrix) ? load_encoded(d, &d->weights[i], &w->matrix, err)
+                 : is_encoded(&w->matrix) ? load_encoded(d, &d->weights[i], &w->matrix, keep, err)
                                           : load_packed(&d->weights[i], &w->matrix, err);
         if (rc < 0) return rc;
         done += w->is_vector ? w->tensor->bytes : w->matrix.bytes;
@@ -181,11 +202,14 @@ static size_t widest_input(const cb_plan *p)
 static size_t thread_scratch(const cb_plan *p)
 {
     size_t linear = 0;
+    bool keep = keeps_copies(p);
     for (int i = 0; i < p->n_ops; i++) {
         const cb_op *o = &p->ops[i];
-        size_t s = o->kind == CB_LINEAR || o->kind == CB_MOE_LINEAR ? cb_linear_scratch(p->values[o->in[0]].width)
-                   : o->kind == CB_DELTA                            ? cpu_delta_scratch(o)
-                                                                    : 0;
+        bool product = o->kind == CB_LINEAR || o->kind == CB_MOE_LINEAR;
+        size_t s = product && !keep && is_encoded(&p->weights[o->w[0]].matrix) ? cpu_product_scratch(&p->weights[o->w[0]].matrix)
+                   : product             ? cb_linear_scratch(p->values[o->in[0]].width)
+                   : o->kind == CB_DELTA ? cpu_delta_scratch(o)
+                                         : 0;
         if (s > linear) linear = s;
     }
     size_t attn = cpu_attention_scratch(p), norm = widest_input(p) * 4;
@@ -199,11 +223,11 @@ static size_t split_floats(const cb_plan *p) { return p->n_kv ? (size_t)4 << 20 
 static void cpu_need(const cb_plan *p, const cb_limits *lim, int n_threads, cb_mem *out)
 {
     *out = (cb_mem){0};
+    bool keep = keeps_copies(p);
     for (int i = 0; i < p->n_weights; i++) {
         const cb_weight *w = &p->weights[i];
         if (w->is_vector) out->weights += (uint64_t)w->n * 4;
-        else if (is_encoded(&w->matrix))
-            out->weights += (uint64_t)(w->matrix.rows * w->matrix.stack) * (uint64_t)((w->matrix.cols + 63) / 64) * 132;
+        else if (keep && is_encoded(&w->matrix)) out->weights += encoded_bytes(&w->matrix);
     }
     for (int i = 0; i < p->n_kv; i++)
         out->kv[p->kv[i].group] += (uint64_t)lim->kv_blocks[p->kv[i].group] * (uint64_t)p->kv[i].n_heads * kv_head_bytes(p->kv[i].dim);

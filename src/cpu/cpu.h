@@ -70,6 +70,10 @@ void cpu_attention(const cpu_ctx *c);
 void cpu_attention_merge(const cpu_ctx *c);
 /* Bytes a thread needs for attention over heads of `dim`. */
 size_t cpu_attention_scratch(const cb_plan *p);
+/* product.c: k.linear for outputs n0..n1 of the op's weight (matrix `mat` of its stack); mm->codes NULL when it stays in the
+ * checkpoint as it is. Weights with values that are not finite are reported. */
+void cpu_product(const cpu_ctx *c, const cb_mm *mm, int64_t mat, int64_t n0, int64_t n1);
+size_t cpu_product_scratch(const cb_matrix *m);
 /* hybrid.c */
 void cpu_conv(const cpu_ctx *c);
 void cpu_delta(const cpu_ctx *c);

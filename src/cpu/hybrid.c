@@ -197,13 +197,13 @@ void cpu_moe_linear(const cpu_ctx *c)
         if (from == to) continue;
         cb_mm mm = base;
         int64_t first = mm.fmt == CB_FMT_PLANES ? e * m->rows : cb_matrix_row(m, e, 0);
-        mm.codes += (size_t)first * mm.row_bytes;
-        mm.scales += (size_t)first * (size_t)mm.n_groups * cb_scale_size(mm.scale_type);
+        if (mm.codes) mm.codes += (size_t)first * mm.row_bytes;
+        if (mm.scales) mm.scales += (size_t)first * (size_t)mm.n_groups * cb_scale_size(mm.scale_type);
         if (mm.biases) mm.biases += (size_t)first * (size_t)mm.n_groups * cb_scale_size(mm.scale_type);
         mm.n_rows = to - from;
         mm.x_row = (o->n[0] ? slots : row_of) + from;
         mm.y_row = slots + from;
-        d->k.linear(&mm, n0, n1, c->scratch);
+        cpu_product(c, &mm, e, n0, n1);
     }
 }
 

@@ -158,7 +158,7 @@ static void linear(const cpu_ctx *c)
     mm.add = o->n[0];
     int64_t n0, n1;
     cpu_share_outputs(c, d->plan->weights[o->w[0]].matrix.rows, &n0, &n1);
-    if (n0 < n1) d->k.linear(&mm, n0, n1, c->scratch);
+    if (n0 < n1) cpu_product(c, &mm, 0, n0, n1);
 }
 
 static void one_op(const cpu_ctx *c)

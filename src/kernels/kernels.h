@@ -171,4 +171,8 @@ void cb_kernels_set_neon(cb_kernels *k);
 
 /* Encodes one row of k floats as CB_FMT_PLANES: out n_groups*128 bytes, scales [n_groups], n_groups = (k+63)/64. */
 void cb_encode_planes(const float *w, int64_t k, uint8_t *out, float *scales);
+/* The same in steps: x = n stored floats (BF16, F16 or F32, any alignment; false when one is not finite); quant_row with groups of
+ * 64 and pack 1, whose dx are the scales; then its planes made unsigned in place. */
+bool cb_widen_row(const uint8_t *p, cb_dtype t, int64_t n, float *x);
+void cb_unsign_planes(int8_t *planes, int n_groups);
 #endif

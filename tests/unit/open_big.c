@@ -1,29 +1,29 @@
-/* open_big.c: opening a checkpoint of 20 GB takes a moment and hardly any memory of its own. The file is all holes: only its
- * shapes matter. */
+/* open_big.c: opening a checkpoint of 20 GB, packed or of floats, takes a moment and hardly any memory of its own. The file is
+ * all holes: only its shapes matter. */
 #include "../support/engine.h"
 #include "../support/cputime.h"
 #include "../support/tmpdir.h"
 #include "io/safetensors.h"
 
-enum { LAYERS = 70, HIDDEN = 6144, FFN = 22528, HEADS = 48, KV_HEADS = 8, VOCAB = 128256, GROUP = 64, BITS = 4 };
+enum { HIDDEN = 6144, FFN = 22528, HEADS = 48, KV_HEADS = 8, VOCAB = 128256, GROUP = 64, BITS = 4 };
 
 static void vector(cb_st_writer *w, const char *name, int64_t n)
 {
     assert_int_equal(cb_st_writer_declare(w, name, CB_BF16, &n, 1, NULL), 0);
 }
 
-static void matrix(cb_st_writer *w, const char *path, int64_t rows, int64_t cols)
+static void matrix(cb_st_writer *w, const char *path, int64_t rows, int64_t cols, bool packed)
 {
     static const char *const parts[] = {"weight", "scales", "biases"};
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < (packed ? 3 : 1); i++) {
         char name[128];
-        int64_t dims[2] = {rows, i ? cols / GROUP : cols * BITS / 32};
+        int64_t dims[2] = {rows, i ? cols / GROUP : packed ? cols * BITS / 32 : cols};
         snprintf(name, sizeof name, "%s.%s", path, parts[i]);
-        assert_int_equal(cb_st_writer_declare(w, name, i ? CB_BF16 : CB_U32, dims, 2, NULL), 0);
+        assert_int_equal(cb_st_writer_declare(w, name, packed && !i ? CB_U32 : CB_BF16, dims, 2, NULL), 0);
     }
 }
 
-static void write_checkpoint(const char *dir)
+static void write_checkpoint(const char *dir, int layers, bool packed)
 {
     static const struct {
         const char *name;
@@ -37,17 +37,17 @@ static void write_checkpoint(const char *dir)
     snprintf(text, sizeof text,
              "{\"model_type\":\"llama\",\"hidden_size\":%d,\"num_hidden_layers\":%d,\"num_attention_heads\":%d,\"num_key_value_heads\":%d,"
              "\"head_dim\":128,\"intermediate_size\":%d,\"vocab_size\":%d,\"max_position_embeddings\":131072,\"rms_norm_eps\":1e-5,"
-             "\"rope_theta\":500000.0,\"tie_word_embeddings\":false,\"quantization\":{\"bits\":%d,\"group_size\":%d}}",
-             HIDDEN, LAYERS, HEADS, KV_HEADS, FFN, VOCAB, BITS, GROUP);
+             "\"rope_theta\":500000.0,\"tie_word_embeddings\":false%s}",
+             HIDDEN, layers, HEADS, KV_HEADS, FFN, VOCAB, packed ? ",\"quantization\":{\"bits\":4,\"group_size\":64}" : "");
     tmp_text(dir, "config.json", text);
     assert_int_equal(cb_st_writer_open(tmp_path(dir, "model.safetensors"), &w, &err), 0);
-    matrix(w, "model.embed_tokens", VOCAB, HIDDEN);
-    matrix(w, "lm_head", VOCAB, HIDDEN);
+    matrix(w, "model.embed_tokens", VOCAB, HIDDEN, packed);
+    matrix(w, "lm_head", VOCAB, HIDDEN, packed);
     vector(w, "model.norm.weight", HIDDEN);
-    for (int l = 0; l < LAYERS; l++) {
+    for (int l = 0; l < layers; l++) {
         for (size_t i = 0; i < sizeof m / sizeof *m; i++) {
             snprintf(name, sizeof name, "model.layers.%d.%s", l, m[i].name);
-            matrix(w, name, m[i].rows, m[i].cols);
+            matrix(w, name, m[i].rows, m[i].cols, packed);
         }
         snprintf(name, sizeof name, "model.layers.%d.input_layernorm.weight", l);
         vector(w, name, HIDDEN);
@@ -70,15 +70,14 @@ static double rss_anon(void)
     return kb * 1024;
 }
 
-static void test_open(void **state)
+static void check(int layers, bool packed)
 {
-    (void)state;
     char dir[64];
     cb_engine *e;
     cb_engine_info info;
     cb_memory mem;
     cb_err err = {0};
-    write_checkpoint(tmp_dir(dir));
+    write_checkpoint(tmp_dir(dir), layers, packed);
     cb_engine_opts o = {.device = "cpu", .ctx_size = 4096, .memory_limit = 4ull << 30};
     double best = 1e9, most = 0;
     for (int i = 0; i < 3; i++) { /* the first one reads the header from the disk */
@@ -100,8 +99,20 @@ static void test_open(void **state)
     tmp_remove(dir);
 }
 
+static void test_packed(void **state)
+{
+    (void)state;
+    check(70, true);
+}
+
+static void test_floats(void **state)
+{
+    (void)state;
+    check(20, false);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_open)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_packed), cmocka_unit_test(test_floats)};
     return cmocka_run_group_tests_name("unit/open_big", tests, NULL, NULL);
 }
