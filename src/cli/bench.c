@@ -223,19 +223,32 @@ static int run_openings(bench *b, cb_err *err)
 
 /* ---- results ---- */
 
-static int write_json(bench *b, cb_outfile *f, cb_err *err)
+/* Said before hours of measuring. Nothing is kept open meanwhile, which a killed run would leave behind. */
+static int check_writable(const char *file, cb_err *err)
+{
+    cb_outfile f;
+    int rc = cb_outfile_open(&f, file, err);
+    if (rc == 0) cb_outfile_abort(&f);
+    return rc;
+}
+
+static int write_json(const bench *b, const char *file, cb_err *err)
 {
     json_t *j = bench_json(b);
-    if (!f->f) return cli_print_json(j, err);
-    int rc = j && json_dumpf(j, f->f, JSON_INDENT(1)) == 0 && fputc('\n', f->f) != EOF ? 0 : cb_fail(err, CB_EIO, "%.300s: cannot be written", b->o->json_file);
+    cb_outfile f;
+    if (!file) return cli_print_json(j, err);
+    int rc = cb_outfile_open(&f, file, err);
+    if (rc == 0 && (!j || json_dumpf(j, f.f, JSON_INDENT(1) | JSON_REAL_PRECISION(9)) < 0 || fputc('\n', f.f) == EOF)) {
+        cb_outfile_abort(&f);
+        rc = cb_fail(err, CB_EIO, "%.300s: cannot be written", file);
+    }
     json_decref(j);
-    return rc < 0 ? rc : cb_outfile_commit(f, err);
+    return rc < 0 ? rc : cb_outfile_commit(&f, err);
 }
 
 int cmd_bench(const cli_opts *o, cb_err *err)
 {
     bench *b = cb_alloc(sizeof *b);
-    cb_outfile f = {0};
     if (!b) return cb_fail(err, CB_ENOMEM, "no memory for a benchmark");
     b->o = o;
     const char *file = o->json_file;
@@ -243,14 +256,13 @@ int cmd_bench(const cli_opts *o, cb_err *err)
     int rc = look(b, err);
     if (rc == 0) rc = read_settings(b, err);
     if (rc == 0) rc = check_contexts(b, err);
-    if (rc == 0 && file && !to_stdout) rc = cb_outfile_open(&f, file, err);
+    if (rc == 0 && file && !to_stdout) rc = check_writable(file, err);
     if (rc == 0) rc = run_openings(b, err);
     if (b->n_opens && !to_stdout && rc != CB_EUSAGE) { /* of a run that ended early: what there is */
         if (o->csv) bench_print_csv(b);
         else bench_print_table(b);
     }
-    if (rc == 0 && file) rc = write_json(b, &f, err);
-    if (f.f) cb_outfile_abort(&f);
+    if (rc == 0 && file) rc = write_json(b, to_stdout ? NULL : file, err);
     for (int i = 0; i < b->n_cases; i++) {
         cb_free(b->cases[i].seconds);
         cb_free(b->cases[i].steps);

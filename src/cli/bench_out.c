@@ -79,7 +79,7 @@ static void print_head(const bench *b)
            cb_version(), b->n_threads, b->n_threads > 1 ? "s" : "", b->chunk);
     for (int i = 0; i < b->n_opens; i++) {
         const bench_open *p = &b->opens[i];
-        printf("load     %.2f s (%.2f GB/s), %d sequences of %d tokens, state %s\n", p->seconds, (double)p->weight_bytes / p->seconds / 1e9, p->max_sessions,
+        printf("load     %.2f s (%.2f GB/s), room for %d x %d tokens, state %s\n", p->seconds, (double)p->weight_bytes / p->seconds / 1e9, p->max_sessions,
                p->ctx_size, cli_bytes(s, p->state_bytes));
     }
     for (int i = 0; i < b->n_probes; i++) {
