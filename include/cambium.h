@@ -180,7 +180,8 @@ CB_API int cb_step_best(cb_engine *e, const cb_row *rows, int n_rows, int32_t *b
 /* What the device can do at most, measured now on memory of its own (about 0.5 s): the rooflines of a benchmark. */
 typedef struct cb_probe {
     double read_bytes;   /* bytes per second read from device memory, data larger than the caches */
-    double matmul_flops; /* 2 x multiply-adds per second of the tensor cores in bf16; 0: the device has none or they were not measured */
+    double matmul_flops; /* 2 x multiply-adds per second from registers: of a GPU's tensor cores in bf16, of a processor's vector units with
+                            16-bit activations and 8-bit codes; 0: not measured */
 } cb_probe;
 CB_API int cb_engine_probe(cb_engine *e, cb_probe *out, cb_err *err);
 

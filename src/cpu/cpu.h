@@ -64,6 +64,10 @@ enum { CPU_ATTN_ROWS = 8, CPU_ATTN_QUERIES = 64 }; /* rows and query heads that 
 
 int cpu_run(cb_dev *d, const cb_batch *b, cb_err *err);
 int cpu_probe(cb_dev *d, cb_probe *out, cb_err *err); /* probe.c */
+/* Multiply-adds of 16-bit activations and 8-bit codes as this instruction set makes them, from registers. Return how many. */
+double cpu_products_avx2(int64_t rounds);
+double cpu_products_avx512(int64_t rounds);
+double cpu_products_neon(int64_t rounds);
 void cpu_kv_put(const cpu_ctx *c);
 void cpu_attention(const cpu_ctx *c);
 /* Second half of a shared attention: merges the stored block results in ascending order. */
