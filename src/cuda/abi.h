@@ -52,13 +52,13 @@ typedef struct cu_linear {
     cu_planes x;
     float *y;
     const int32_t *x_row, *y_row, *expert_at;
-    const int32_t *tiles;    /* [n_tiles+1][2]: expert and first row of each tile; expert -1 ends the list */
+    const int32_t *tiles;    /* [n_tiles+1][4]: expert, first row, rows of each tile; expert -1 ends the list */
     int64_t y_stride;        /* floats */
     int32_t n_rows, n_experts;
     int32_t add, pad;
 } cu_linear;
 
-/* Several products in one launch: blocks block0[i] .. block0[i+1] work on part i. All are of one kernel's format. */
+/* Several products in one launch: blocks block0[i] .. block0[i+1] work on part i. */
 enum { CU_MAX_PARTS = 8 };
 typedef struct cu_linears {
     cu_linear part[CU_MAX_PARTS];
@@ -74,7 +74,16 @@ typedef struct cu_kv {
     int32_t n_heads, dim, window, group;
 } cu_kv;
 
-/* One row-wise operation; the fields are those of cb_op with addresses in place of value numbers. */
+/* Counting sort of the routed rows: slots [n], their rows [n], expert_at [E+1], tiles (see cu_linear). */
+typedef struct cu_sort {
+    const int32_t *route;    /* row r: k expert ids at route + r*stride */
+    int32_t *slots, *rows, *expert_at, *tiles;
+    int32_t stride, n_rows, k, n_experts;
+    int32_t tile, pad;       /* rows of a tile at most */
+} cu_sort;
+
+/* One row-wise operation; the fields are those of cb_op with addresses in place of value numbers. A value that no other launch reads
+ * stays in shared memory: in_local and out_local are its place there in floats, or -1. */
 typedef struct cu_row_op {
     int32_t kind, op;        /* cb_op_kind; index in the plan, for reports */
     int32_t n[6];
@@ -82,21 +91,25 @@ typedef struct cu_row_op {
     const float *in[3];
     float *out;
     int32_t in_stride[3], out_stride; /* floats between rows */
-    int32_t width, pad;      /* of the output */
+    int32_t in_local[3], out_local;
+    int32_t width;           /* of the output */
+    int32_t stage;           /* room for a copy of the input in shared memory, or -1 */
     const float *w;          /* a vector, or NULL */
     const double *freq;      /* CB_ROPE_TABLE */
     union {
         cu_planes q;         /* CB_QUANT's output */
         cu_weight embed;     /* CB_EMBED's matrix */
         cu_kv kv;            /* CB_KV_PUT's state */
+        cu_sort sort;        /* CB_MOE_SORT of a single row */
     } u;
 } cu_row_op;
 
-enum { CU_MAX_ROW_OPS = 16 };
+/* A list of them; the table stands in device memory and is copied to shared memory while the kernel waits for its turn. */
+enum { CU_MAX_ROW_OPS = 20, CU_ROW_SHARED = 200 * 1024 };
 typedef struct cu_rows {
     cu_step *step;
+    const cu_row_op *ops;
     int32_t n_ops, pad;
-    cu_row_op ops[CU_MAX_ROW_OPS];
 } cu_rows;
 
 /* Attention. Tiles of up to 16 queries: `tile_rows` rows of one session times `heads_per_tile` query heads of one KV head. Block
@@ -133,14 +146,6 @@ typedef struct cu_delta {
     int32_t k_heads, v_heads, dk, dv;
     int32_t n_runs, pad;
 } cu_delta;
-
-/* Counting sort of the routed rows: slots [n], their rows [n], expert_at [E+1], tiles (see cu_linear). */
-typedef struct cu_sort {
-    const int32_t *route;    /* row r: k expert ids at route + r*stride */
-    int32_t *slots, *rows, *expert_at, *tiles;
-    int32_t stride, n_rows, k, n_experts;
-    int32_t tile, pad;       /* rows of a tile at most */
-} cu_sort;
 
 /* Float matrix rows to planes: in [rows][k] of f32, f16 or bf16 (CU_S_...). */
 typedef struct cu_encode {

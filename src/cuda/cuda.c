@@ -7,6 +7,7 @@
 
 /* The embedded kernels (Makefile: one fatbin a .cu file). */
 extern const unsigned char cb_fatbin_rows[], cb_fatbin_gemv[], cb_fatbin_attention[], cb_fatbin_hybrid[], cb_fatbin_tools[];
+extern const unsigned char cb_fatbin_gemm[], cb_fatbin_gemm_sm90[];
 
 /* In the order of cu_kernel; `shared`: most dynamic shared memory. */
 static const struct kernel_entry {
@@ -14,20 +15,10 @@ static const struct kernel_entry {
     const char *name;
     int shared;
 } kernels[CU_N_KERNELS] = {
-    [CU_K_ROWS] = {cb_fatbin_rows, "k_rows", 0},
+    [CU_K_ROWS] = {cb_fatbin_rows, "k_rows", CU_ROW_SHARED},
     [CU_K_SOFTCAP] = {cb_fatbin_rows, "k_softcap", 0},
-    [CU_K_GEMV_Q4G64] = {cb_fatbin_gemv, "k_gemv_q4g64_4", 0},
-    [CU_K_GEMV_Q4G32] = {cb_fatbin_gemv, "k_gemv_q4g32_4", 0},
-    [CU_K_GEMV_Q2G128] = {cb_fatbin_gemv, "k_gemv_q2g128_4", 0},
-    [CU_K_GEMV_Q8G64] = {cb_fatbin_gemv, "k_gemv_q8g64_4", 0},
-    [CU_K_GEMV_PLANES] = {cb_fatbin_gemv, "k_gemv_planes_4", 0},
-    [CU_K_GEMV_ANY] = {cb_fatbin_gemv, "k_gemv_any_4", 0},
-    [CU_K_GEMV8_Q4G64] = {cb_fatbin_gemv, "k_gemv_q4g64_8", 0},
-    [CU_K_GEMV8_Q4G32] = {cb_fatbin_gemv, "k_gemv_q4g32_8", 0},
-    [CU_K_GEMV8_Q2G128] = {cb_fatbin_gemv, "k_gemv_q2g128_8", 0},
-    [CU_K_GEMV8_Q8G64] = {cb_fatbin_gemv, "k_gemv_q8g64_8", 0},
-    [CU_K_GEMV8_PLANES] = {cb_fatbin_gemv, "k_gemv_planes_8", 0},
-    [CU_K_GEMV8_ANY] = {cb_fatbin_gemv, "k_gemv_any_8", 0},
+    [CU_K_GEMV4] = {cb_fatbin_gemv, "k_gemv4", 0},
+    [CU_K_GEMV8] = {cb_fatbin_gemv, "k_gemv8", 0},
     [CU_K_ATTN] = {cb_fatbin_attention, "k_attn", 16 * 512 * 4},
     [CU_K_ATTN_SPLIT] = {cb_fatbin_attention, "k_attn_split", 0},
     [CU_K_ATTN_MERGE] = {cb_fatbin_attention, "k_attn_merge", 0},
@@ -35,7 +26,9 @@ static const struct kernel_entry {
     [CU_K_CONV_KEEP] = {cb_fatbin_hybrid, "k_conv_keep", 0},
     [CU_K_CONV_STEP] = {cb_fatbin_hybrid, "k_conv_step", 0},
     [CU_K_DELTA] = {cb_fatbin_hybrid, "k_delta", 0},
-    [CU_K_MOE_SORT] = {cb_fatbin_hybrid, "k_moe_sort", 0},
+    [CU_K_DELTA_PREPARE] = {cb_fatbin_hybrid, "k_delta_prepare", 0},
+    [CU_K_DELTA_SCAN] = {cb_fatbin_hybrid, "k_delta_scan", 0},
+    [CU_K_MOE_SORT] = {cb_fatbin_hybrid, "k_moe_sort", 32 * CB_MAX_EXPERTS * 4},
     [CU_K_ENCODE] = {cb_fatbin_tools, "k_encode", 0},
     [CU_K_BEST] = {cb_fatbin_tools, "k_best", 0},
     [CU_K_PROBE_READ] = {cb_fatbin_tools, "k_probe_read", 0},
@@ -44,26 +37,45 @@ static const struct kernel_entry {
 
 /* ---- opening ---- */
 
-static int load_kernels(cb_dev *d, int major, int minor, cb_err *err)
+/* Loads an image once. */
+static int module_of(cb_dev *d, const unsigned char *image, CUmodule *out, cb_err *err)
 {
-    const unsigned char *images[16];
-    for (int k = 0; k < CU_N_KERNELS; k++) {
-        int m = 0;
-        while (m < d->n_modules && images[m] != kernels[k].image) m++;
-        CUresult r = CUDA_SUCCESS;
-        if (m == d->n_modules) {
-            r = d->cu.cuModuleLoadData_(&d->modules[m], kernels[k].image);
-            if (r == CUDA_ERROR_NO_BINARY_FOR_GPU || r == CUDA_ERROR_UNSUPPORTED_PTX_VERSION)
-                return cb_fail(err, CB_ENODEV, "cuda: this build has no kernels for a GPU of compute capability %d.%d", major, minor);
-            if (r != CUDA_SUCCESS) return cu_fail(&d->cu, r, "loading kernels", err);
-            images[d->n_modules++] = kernels[k].image;
-        }
-        r = d->cu.cuModuleGetFunction_(&d->kernel[k], d->modules[m], kernels[k].name);
-        if (r == CUDA_SUCCESS && kernels[k].shared)
-            r = d->cu.cuFuncSetAttribute_(d->kernel[k], CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, kernels[k].shared);
-        if (r != CUDA_SUCCESS) return cu_fail(&d->cu, r, kernels[k].name, err);
+    int m = 0;
+    while (m < d->n_modules && d->images[m] != image) m++;
+    if (m == d->n_modules) {
+        CUresult r = d->cu.cuModuleLoadData_(&d->modules[m], image);
+        if (r == CUDA_ERROR_NO_BINARY_FOR_GPU || r == CUDA_ERROR_UNSUPPORTED_PTX_VERSION)
+            return cb_fail(err, CB_ENODEV, "cuda: this build has no kernels for a GPU of compute capability %d.%d", d->cc / 10, d->cc % 10);
+        if (r != CUDA_SUCCESS) return cu_fail(&d->cu, r, "loading kernels", err);
+        d->images[d->n_modules++] = image;
     }
+    *out = d->modules[m];
     return 0;
+}
+
+static int load_kernel(cb_dev *d, const unsigned char *image, const char *name, int shared, CUfunction *out, cb_err *err)
+{
+    CUmodule m = NULL;
+    int rc = module_of(d, image, &m, err);
+    if (rc < 0) return rc;
+    CUresult r = d->cu.cuModuleGetFunction_(out, m, name);
+    if (r == CUDA_SUCCESS && shared) r = d->cu.cuFuncSetAttribute_(*out, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared);
+    return r == CUDA_SUCCESS ? 0 : cu_fail(&d->cu, r, name, err);
+}
+
+static int load_kernels(cb_dev *d, cb_err *err)
+{
+    int rc = 0;
+    for (int k = 0; k < CU_N_KERNELS && rc == 0; k++) {
+        int most = d->max_shared - 8192; /* beside what a kernel declares itself */
+        rc = load_kernel(d, kernels[k].image, kernels[k].name, kernels[k].shared < most ? kernels[k].shared : most, &d->kernel[k], err);
+    }
+    for (int i = 0; i < CU_GEMMS && rc == 0; i++) {
+        const cu_gemm *g = &cu_gemms[i];
+        if ((g->cc == 90 ? d->cc != 90 : d->cc < g->cc) || g->shared > d->max_shared) continue;
+        rc = load_kernel(d, g->cc == 90 ? cb_fatbin_gemm_sm90 : cb_fatbin_gemm, g->kernel, g->shared, &d->gemm[i], err);
+    }
+    return rc;
 }
 
 static int attribute(cb_dev *d, CUdevice_attribute a)
@@ -91,10 +103,12 @@ static int open_device(cb_dev *d, int index, cb_err *err)
     int major = attribute(d, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR), minor = attribute(d, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
     if (major < 8) return cb_fail(err, CB_ENODEV, "cuda:%d: compute capability %d.%d; needed is 8.0 or later", index, major, minor);
     d->n_sm = attribute(d, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+    d->cc = 10 * major + minor;
+    d->max_shared = attribute(d, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN);
     d->pdl = major >= 9;
     d->cu.cuDeviceGetName_(name, sizeof name, d->device);
     snprintf(d->label, sizeof d->label, "cuda:%d %s", index, name);
-    return load_kernels(d, major, minor, err);
+    return load_kernels(d, err);
 }
 
 static void cuda_close(cb_dev *d)
@@ -105,6 +119,7 @@ static void cuda_close(cb_dev *d)
         if (d->stream) d->cu.cuStreamSynchronize_(d->stream);
         for (int i = 0; i < d->n_graphs; i++) d->cu.cuGraphExecDestroy_(d->graphs[i].exec);
         cu_free_weights(d);
+        cu_free_schedules(d);
         if (d->state_mem) d->cu.cuMemFree_(d->state_mem);
         if (d->scratch_mem) d->cu.cuMemFree_(d->scratch_mem);
         if (d->step_host) d->cu.cuMemFreeHost_(d->step_host);
@@ -117,8 +132,6 @@ static void cuda_close(cb_dev *d)
     cu_driver_close(&d->cu);
     cb_free(d->kv);
     cb_free(d->rec);
-    cb_free(d->order);
-    cb_free(d->launches);
     cb_pool_close(d->pool);
     cb_free(d);
 }
@@ -171,7 +184,7 @@ static uint64_t lay_out(const cb_plan *p, const cb_limits *lim, parts *o)
     PART(logits, (uint64_t)logits_rows(p, lim) * (uint64_t)p->n_vocab * 4);
     PART(part, p->n_kv ? (uint64_t)PART_FLOATS * 4 : 0);
     PART(sort_at, (p->max_experts + 1) * 4);
-    PART(sort_tiles, (routed + 2) * 8);
+    PART(sort_tiles, (routed + 2) * 16);
     PART(best, (uint64_t)lim->max_rows * 8);
     PART(step, step_bytes(lim));
     PART(tables, (uint64_t)CB_MAX_KV_GROUPS * (uint64_t)lim->max_sessions * (uint64_t)table_stride(p) * 4);

@@ -5,23 +5,35 @@
 #include "base/pool.h"
 #include "cuda/abi.h"
 #include "cuda/driver.h"
+#include "cuda/gemm.h"
 #include "plan/backend.h"
 
 /* Kernels by name; the order is that of the table in cuda.c. */
 typedef enum cu_kernel {
     CU_K_ROWS, CU_K_SOFTCAP,
-    CU_K_GEMV_Q4G64, CU_K_GEMV_Q4G32, CU_K_GEMV_Q2G128, CU_K_GEMV_Q8G64, CU_K_GEMV_PLANES, CU_K_GEMV_ANY, /* up to 4 rows */
-    CU_K_GEMV8_Q4G64, CU_K_GEMV8_Q4G32, CU_K_GEMV8_Q2G128, CU_K_GEMV8_Q8G64, CU_K_GEMV8_PLANES, CU_K_GEMV8_ANY, /* up to 8 */
+    CU_K_GEMV4, CU_K_GEMV8, /* up to 4 and up to 8 rows a tile */
     CU_K_ATTN, CU_K_ATTN_SPLIT, CU_K_ATTN_MERGE,
-    CU_K_CONV, CU_K_CONV_KEEP, CU_K_CONV_STEP, CU_K_DELTA, CU_K_MOE_SORT,
+    CU_K_CONV, CU_K_CONV_KEEP, CU_K_CONV_STEP, CU_K_DELTA, CU_K_DELTA_PREPARE, CU_K_DELTA_SCAN, CU_K_MOE_SORT,
     CU_K_ENCODE, CU_K_BEST, CU_K_PROBE_READ, CU_K_PROBE_MMA,
     CU_N_KERNELS
 } cu_kernel;
 
 /* A launch: some operations of the plan, in order. */
 typedef struct cu_launch {
-    int first, n;            /* dev->order[first .. first+n) are plan op indexes */
+    int first, n;            /* schedule->order[first .. first+n) are plan op indexes */
+    const cu_row_op *table;  /* row-wise ops: their list on the device */
+    int32_t shared;          /* and the shared memory they take, bytes */
 } cu_launch;
+
+/* The plan as launches. */
+typedef struct cu_schedule {
+    bool single;             /* for steps of one row only: the sort of routed rows is a row-wise op */
+    int32_t *order;          /* [plan->n_ops] */
+    cu_launch *launches;
+    int n_launches, first_wanted; /* launches from first_wanted on work on wanted rows */
+} cu_schedule;
+
+enum { CU_FOR_ONE, CU_FOR_MANY, CU_FOR_TAP, CU_N_SCHEDULES }; /* a tap sees each op alone */
 
 /* A captured decode step. */
 typedef struct cu_graph {
@@ -37,10 +49,11 @@ struct cb_dev {
     CUcontext context;
     CUstream stream;
     CUmodule modules[16];
+    const unsigned char *images[16]; /* what they were loaded from */
     int n_modules;
-    CUfunction kernel[CU_N_KERNELS];
+    CUfunction kernel[CU_N_KERNELS], gemm[CU_GEMMS]; /* gemm: NULL where the device cannot run it */
     char label[128];
-    int n_sm;
+    int n_sm, cc, max_shared; /* multiprocessors, compute capability times 10, shared memory of a block */
     bool pdl;                /* programmatic dependent launch: sm_90 and later */
     cb_pool *pool;           /* copies weights out of the page cache */
 
@@ -70,16 +83,16 @@ struct cb_dev {
     void *out_host;          /* pinned: logits or best ids on their way to the caller */
     size_t out_bytes;
 
-    int32_t *order;          /* [plan->n_ops]: ops as launches take them */
-    cu_launch *launches;
     int tile_rows;           /* rows of an attention tile when a run has several */
-    int n_launches, first_wanted; /* launches from here on work on wanted rows */
+    cu_schedule schedules[CU_N_SCHEDULES];
+    CUdeviceptr row_tables;  /* the cu_row_op of all launches of all schedules */
     cu_graph graphs[CU_MAX_GRAPHS];
     int n_graphs, next_graph;
 
     /* the step being run */
     const cb_batch *batch;
     int n_runs, n_tiles, n_splits; /* n_splits > 0: attention spreads each row's context */
+    const cu_schedule *schedule;
     int wanted0, n_wanted;   /* the wanted rows being run */
     bool lost;               /* the device failed: every later step fails at once */
 };
@@ -101,10 +114,14 @@ static inline int cu_stride(const cb_dev *d, cb_val v) { return (int)(d->plan->v
 int cu_load(cb_dev *d, const cb_plan *p, cb_progress_fn progress, void *ctx, cb_err *err);
 uint64_t cu_weight_need(const cb_plan *p);
 void cu_free_weights(cb_dev *d);
-/* lower.c: fills order and launches. */
+/* lower.c: makes the schedules and their tables. */
 int cu_lower(cb_dev *d, cb_err *err);
-/* launch.c: ops order[first..first+n) as one launch (attention and convolution may take two). */
-int cu_launch_ops(cb_dev *d, const int32_t *ops, int n, cb_err *err);
+void cu_free_schedules(cb_dev *d);
+/* launch.c: one launch (attention and convolution may take two). */
+int cu_launch_ops(cb_dev *d, const cu_schedule *s, const cu_launch *l, cb_err *err);
+/* Fills a row-wise op but for its places in shared memory. */
+void cu_row_op_of(const cb_dev *d, int index, cu_row_op *out);
+int cu_function_launch(cb_dev *d, CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned threads, unsigned shared, void *args, cb_err *err);
 int cu_kernel_launch(cb_dev *d, cu_kernel k, unsigned gx, unsigned gy, unsigned gz, unsigned threads, unsigned shared, void *args, cb_err *err);
 /* run.c */
 int cu_run(cb_dev *d, const cb_batch *b, cb_err *err);

@@ -1,8 +1,8 @@
 /* gemv.cu: linear layers with few rows: a step's decode, and the experts of a token. A thread block takes 16 outputs at a time;
  * its 8 warps are the 8 segments of the definition (docs/arithmetic.md, section 4), so no order has to be restored. A warp
  * multiplies 16 rows of W with up to 8 tokens on the int8 tensor cores; a token's high and low planes are neighbouring columns,
- * so one lane ends up with both sums. Weights stream straight from the checkpoint's layout into registers, the next chunk
- * while this one is multiplied, and the first before the kernel waits for its input. */
+ * so one lane ends up with both sums. Weights stream straight from the checkpoint's layout into registers, the first chunk
+ * before the kernel waits for its input; many warps hide each other's loads. */
 #include "cuda/common.cuh"
 
 enum { WARPS = 8, THREADS = 32 * WARPS, MAX_TOKENS = 8, ANY = 0 };
@@ -33,15 +33,15 @@ __device__ __forceinline__ uint32_t raw_scale(const uint8_t *p, int type, int64_
 {
     return type == CU_S_F32 ? load_u32(p + 4 * i) : type == CU_S_F16 || type == CU_S_BF16 ? load_u16(p + 2 * i) : p[i];
 }
-__device__ __forceinline__ float scale_of(uint32_t raw, int type)
+__device__ __forceinline__ float scale_of(uint32_t raw, int type) /* affine and planes: selected, not branched to */
 {
-    switch (type) {
-    case CU_S_F32: return __uint_as_float(raw);
-    case CU_S_F16: return __half2float(__ushort_as_half((unsigned short)raw));
-    case CU_S_BF16: return __uint_as_float(raw << 16);
-    case CU_S_E8M0: return 0.5f * e8m0((uint8_t)raw);
-    default: return 0.5f * e4m3((uint8_t)raw);
-    }
+    float half = __half2float(__ushort_as_half((unsigned short)raw));
+    uint32_t bits = type == CU_S_BF16 ? raw << 16 : raw;
+    return type == CU_S_F16 ? half : __uint_as_float(bits);
+}
+__device__ __forceinline__ float any_scale_of(uint32_t raw, int type)
+{
+    return type == CU_S_E8M0 ? 0.5f * e8m0((uint8_t)raw) : type == CU_S_E4M3 ? 0.5f * e4m3((uint8_t)raw) : scale_of(raw, type);
 }
 
 /* Where a block works. */
@@ -104,16 +104,14 @@ template <int FMT, int BITS, int GROUP> struct format {
     template <int NT> __device__ __forceinline__ void multiply(const cu_weight &m, const token (&t)[NT], float (&acc)[NT][2], int g0, int g1) const
     {
         int lane = threadIdx.x & 31, c = lane & 3, quad = lane & ~3;
+        float fs[2] = {scale_of(s[0], m.scale_type), scale_of(s[1], m.scale_type)}, fb[2] = {0, 0};
+        if (AFFINE) fb[0] = scale_of(b[0], m.scale_type), fb[1] = scale_of(b[1], m.scale_type);
 #pragma unroll
         for (int u = 0; u < CHUNK; u++) {
             if (g0 + u >= g1) break;
             int g = g0 + u, mb = g * (GROUP / PACK) + c * WORDS * 4;
-            float s0 = scale_of(__shfl_sync(FULL, s[0], quad + u), m.scale_type), s1 = scale_of(__shfl_sync(FULL, s[1], quad + u), m.scale_type);
-            float b0 = 0, b1 = 0;
-            if (AFFINE) {
-                b0 = scale_of(__shfl_sync(FULL, b[0], quad + u), m.scale_type);
-                b1 = scale_of(__shfl_sync(FULL, b[1], quad + u), m.scale_type);
-            }
+            float s0 = __shfl_sync(FULL, fs[0], quad + u), s1 = __shfl_sync(FULL, fs[1], quad + u), b0 = 0, b1 = 0;
+            if (AFFINE) b0 = __shfl_sync(FULL, fb[0], quad + u), b1 = __shfl_sync(FULL, fb[1], quad + u);
 #pragma unroll
             for (int k = 0; k < NT; k++) {
                 const int8_t *x = t[k].planes + (mb >> 6) * (128 * PACK) + (mb & 63);
@@ -221,11 +219,11 @@ __device__ __forceinline__ void multiply_any(const cu_weight &m, const place &at
         }
     }
     int64_t i0 = (int64_t)n0 * m.n_groups + g, i1 = (int64_t)n1 * m.n_groups + g;
-    float s0 = scale_of(raw_scale(at.scales, m.scale_type, i0), m.scale_type), s1 = scale_of(raw_scale(at.scales, m.scale_type, i1), m.scale_type);
+    float s0 = any_scale_of(raw_scale(at.scales, m.scale_type, i0), m.scale_type), s1 = any_scale_of(raw_scale(at.scales, m.scale_type, i1), m.scale_type);
     float b0 = 0, b1 = 0;
     if (m.fmt == CU_FMT_AFFINE) {
-        b0 = scale_of(raw_scale(at.biases, m.scale_type, i0), m.scale_type);
-        b1 = scale_of(raw_scale(at.biases, m.scale_type, i1), m.scale_type);
+        b0 = any_scale_of(raw_scale(at.biases, m.scale_type, i0), m.scale_type);
+        b1 = any_scale_of(raw_scale(at.biases, m.scale_type, i1), m.scale_type);
     } else if (m.fmt == CU_FMT_FP4) {
         s0 = s0 * m.global_scale;
         s1 = s1 * m.global_scale;
@@ -288,21 +286,17 @@ template <typename F, int NT> __device__ __forceinline__ void run(const cu_linea
         int n = tile * 16 + r + 8 * h;
         return n < m.n_out ? n : m.n_out - 1;
     };
+    F f;
     bool some = g_first < g_last;
-    F now, next;
-    int tile = block, g = g_first;
-    if (some && tile < n_tiles) now.load(m, at, row_of(tile, 0), row_of(tile, 1), g, g_last);
+    if (some && block < n_tiles) f.load(m, at, row_of(block, 0), row_of(block, 1), g_first, g_last);
     pdl_wait();
     token t[NT];
     find_tokens<NT>(a, at, t);
-    for (int parity = 0; tile < n_tiles; tile += n_blocks, parity ^= 1) {
+    for (int tile = block, parity = 0; tile < n_tiles; tile += n_blocks, parity ^= 1) {
         float acc[NT][2] = {};
-        for (g = g_first; g < g_last; g += F::CHUNK) {
-            int ng = g + F::CHUNK, nt = tile;
-            if (ng >= g_last) ng = g_first, nt += n_blocks;
-            if (nt < n_tiles) next.load(m, at, row_of(nt, 0), row_of(nt, 1), ng, g_last);
-            now.template multiply<NT>(m, t, acc, g, g_last);
-            now = next;
+        for (int g = g_first; g < g_last; g += F::CHUNK) {
+            if (tile != block || g != g_first) f.load(m, at, row_of(tile, 0), row_of(tile, 1), g, g_last);
+            f.template multiply<NT>(m, t, acc, g, g_last);
         }
         finish<NT>(a, at, tile, acc, red[parity]);
     }
@@ -325,8 +319,19 @@ template <int NT> __device__ __forceinline__ void run_any(const cu_linear &a, co
     }
 }
 
+enum { Q4G64, Q4G32, Q2G128, Q8G64, PLANES, OTHER };
+__device__ __forceinline__ int format_of(const cu_weight &w)
+{
+    if (w.fmt == CU_FMT_PLANES) return PLANES;
+    if (w.fmt != CU_FMT_AFFINE) return OTHER;
+    return w.bits == 4 ? (w.group == 64 ? Q4G64 : w.group == 32 ? Q4G32 : OTHER)
+           : w.bits == 2 && w.group == 128 ? Q2G128
+           : w.bits == 8 && w.group == 64  ? Q8G64
+                                           : OTHER;
+}
+
 /* blockIdx.y is a chunk of 4*NT rows, or with experts one of the tiles that k_moe_sort listed. */
-template <typename F, int NT> __device__ __forceinline__ void kernel(const cu_linears &all)
+template <int NT> __device__ __forceinline__ void kernel(const cu_linears &all)
 {
     __shared__ float red[2][WARPS * NT * 64];
     pdl_trigger();
@@ -334,12 +339,13 @@ template <typename F, int NT> __device__ __forceinline__ void kernel(const cu_li
     while (part + 1 < all.n_parts && (int)blockIdx.x >= all.block0[part + 1]) part++;
     const cu_linear &a = all.part[part];
     place at = {a.w.codes, a.w.scales, a.w.biases, 0, 0};
-    if (a.expert_at) {
+    if (a.tiles) {
         pdl_wait();
-        int e = a.tiles[2 * blockIdx.y];
+        int4 tile = ((const int4 *)a.tiles)[blockIdx.y];
+        int e = tile.x;
         if (e < 0) return;
-        at.row0 = a.tiles[2 * blockIdx.y + 1];
-        at.rows = a.expert_at[e + 1] - at.row0;
+        at.row0 = tile.y;
+        at.rows = tile.z;
         int64_t first = e * a.w.expert_rows, s = first * a.w.n_groups * (a.w.scale_type == CU_S_F32 ? 4 : a.w.scale_type <= CU_S_BF16 ? 2 : 1);
         at.codes += first * a.w.row_bytes;
         at.scales += s;
@@ -348,25 +354,17 @@ template <typename F, int NT> __device__ __forceinline__ void kernel(const cu_li
         at.row0 = (int)blockIdx.y * 4 * NT;
         at.rows = a.n_rows - at.row0;
     }
-    if (at.rows > 4 * NT) at.rows = 4 * NT;
+    at.rows = at.rows < 4 * NT ? at.rows : 4 * NT;
     int block = (int)blockIdx.x - all.block0[part], n_blocks = all.block0[part + 1] - all.block0[part];
-    if constexpr (sizeof(F) == 1) run_any<NT>(a, at, block, n_blocks, red);
-    else run<F, NT>(a, at, block, n_blocks, red);
+    switch (format_of(a.w)) {
+    case Q4G64: run<format<CU_FMT_AFFINE, 4, 64>, NT>(a, at, block, n_blocks, red); break;
+    case Q4G32: run<format<CU_FMT_AFFINE, 4, 32>, NT>(a, at, block, n_blocks, red); break;
+    case Q2G128: run<format<CU_FMT_AFFINE, 2, 128>, NT>(a, at, block, n_blocks, red); break;
+    case Q8G64: run<format<CU_FMT_AFFINE, 8, 64>, NT>(a, at, block, n_blocks, red); break;
+    case PLANES: run<format<CU_FMT_PLANES, 8, 64>, NT>(a, at, block, n_blocks, red); break;
+    default: run_any<NT>(a, at, block, n_blocks, red);
+    }
 }
 
-struct any_format {};
-#define KERNEL(name, ...)                                                                                                     \
-    extern "C" __global__ void __launch_bounds__(THREADS, 2) k_gemv_##name##_4(const __grid_constant__ cu_linears a)         \
-    {                                                                                                                         \
-        kernel<__VA_ARGS__, 1>(a);                                                                                            \
-    }                                                                                                                         \
-    extern "C" __global__ void __launch_bounds__(THREADS, 2) k_gemv_##name##_8(const __grid_constant__ cu_linears a)         \
-    {                                                                                                                         \
-        kernel<__VA_ARGS__, 2>(a);                                                                                            \
-    }
-KERNEL(q4g64, format<CU_FMT_AFFINE, 4, 64>)
-KERNEL(q4g32, format<CU_FMT_AFFINE, 4, 32>)
-KERNEL(q2g128, format<CU_FMT_AFFINE, 2, 128>)
-KERNEL(q8g64, format<CU_FMT_AFFINE, 8, 64>)
-KERNEL(planes, format<CU_FMT_PLANES, 8, 64>)
-KERNEL(any, any_format)
+extern "C" __global__ void __launch_bounds__(THREADS, 4) k_gemv4(const __grid_constant__ cu_linears a) { kernel<1>(a); }
+extern "C" __global__ void __launch_bounds__(THREADS, 3) k_gemv8(const __grid_constant__ cu_linears a) { kernel<2>(a); }

@@ -81,67 +81,87 @@ __device__ __forceinline__ float fold8(float (&v)[8], int lane)
     return s + __shfl_xor_sync(FULL, s, 1);
 }
 
+/* What a token brings to a value head, as one lane holds it. */
+template <int PER> struct delta_in {
+    float q[PER], k[PER], v, decay, beta;
+};
+
+/* Prepared: q, k, a and b hold unit vectors, decay and beta already (k_delta_prepare). */
+template <int PER, bool PREPARED> __device__ __forceinline__ void delta_load(const cu_delta &a, int r, int head, int v0, int n_v, delta_in<PER> &in)
+{
+    int lane = threadIdx.x % 32, kh = head / (a.v_heads / a.k_heads);
+    const float *u = a.u + (size_t)r * a.u_stride;
+#pragma unroll
+    for (int j = 0; j < PER; j++) {
+        bool there = 32 * j + lane < a.dk;
+        in.q[j] = there ? u[kh * a.dk + 32 * j + lane] : 0;
+        in.k[j] = there ? u[(a.k_heads + kh) * a.dk + 32 * j + lane] : 0;
+    }
+    in.v = lane / 4 < n_v ? u[2 * a.k_heads * a.dk + head * a.dv + v0 + lane / 4] : 0;
+    in.decay = a.a[(size_t)r * a.a_stride + head];
+    in.beta = a.b[(size_t)r * a.b_stride + head];
+    if (PREPARED) return;
+    float qs = 0, ks = 0;
+#pragma unroll
+    for (int j = 0; j < PER; j++)
+        if (32 * j + lane < a.dk) {
+            qs = cb_fma(in.q[j], in.q[j], qs);
+            ks = cb_fma(in.k[j], in.k[j], ks);
+        }
+    float qi = 1.0f / sqrtf(lane_fold(qs) + 1e-6f), ki = 1.0f / sqrtf(lane_fold(ks) + 1e-6f), root = 1.0f / sqrtf((float)a.dk);
+#pragma unroll
+    for (int j = 0; j < PER; j++) {
+        in.q[j] = (in.q[j] * qi) * root;
+        in.k[j] = in.k[j] * ki; /* times 1 */
+    }
+    in.decay = cb_expf(-(cb_expf(a.a_log[head]) * cb_softplusf(in.decay + a.dt_bias[head])));
+    in.beta = cb_sigmoidf(in.beta);
+}
+
 /* One warp: 8 rows of the state of one value head, PER values of a row in each lane (dk = 32*PER). x: groups of DELTA_WARPS*8 rows
  * of the head; y: value head; z: run. */
-template <int PER> __device__ void delta(const cu_delta &a)
+template <int PER, bool PREPARED> __device__ void delta(const cu_delta &a)
 {
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, head = blockIdx.y, r0 = a.step->run_row[blockIdx.z];
     int v0 = (blockIdx.x * DELTA_WARPS + warp) * DELTA_ROWS;
     if (v0 >= a.dv) return;
-    int r1 = a.step->run1[r0], kh = head / (a.v_heads / a.k_heads), n_v = a.dv - v0 < DELTA_ROWS ? a.dv - v0 : DELTA_ROWS;
+    int r1 = a.step->run1[r0], n_v = a.dv - v0 < DELTA_ROWS ? a.dv - v0 : DELTA_ROWS;
     float *S = a.state + (size_t)a.step->slot[r0] * a.state_floats + ((size_t)head * a.dv + v0) * a.dk;
     bool fresh = a.step->pos[r0] == 0;
+    delta_in<PER> now, next;
+    delta_load<PER, PREPARED>(a, r0, head, v0, n_v, now);
     float s[DELTA_ROWS][PER];
 #pragma unroll
     for (int i = 0; i < DELTA_ROWS; i++)
 #pragma unroll
         for (int j = 0; j < PER; j++) s[i][j] = fresh || i >= n_v || 32 * j + lane >= a.dk ? 0 : S[(size_t)i * a.dk + 32 * j + lane];
-    float rate = cb_expf(a.a_log[head]), bias = a.dt_bias[head], root = 1.0f / sqrtf((float)a.dk);
     for (int r = r0; r < r1; r++) {
-        const float *u = a.u + (size_t)r * a.u_stride;
-        float q[PER], k[PER], qs = 0, ks = 0;
-#pragma unroll
-        for (int j = 0; j < PER; j++) {
-            bool in = 32 * j + lane < a.dk;
-            q[j] = in ? u[kh * a.dk + 32 * j + lane] : 0;
-            k[j] = in ? u[(a.k_heads + kh) * a.dk + 32 * j + lane] : 0;
-            if (in) {
-                qs = cb_fma(q[j], q[j], qs);
-                ks = cb_fma(k[j], k[j], ks);
-            }
-        }
-        float v = lane / 4 < n_v ? u[2 * a.k_heads * a.dk + head * a.dv + v0 + lane / 4] : 0;
-        float qi = 1.0f / sqrtf(lane_fold(qs) + 1e-6f), ki = 1.0f / sqrtf(lane_fold(ks) + 1e-6f);
-#pragma unroll
-        for (int j = 0; j < PER; j++) {
-            q[j] = (q[j] * qi) * root;
-            k[j] = k[j] * ki; /* times 1 */
-        }
-        float decay = cb_expf(-(rate * cb_softplusf(a.a[(size_t)r * a.a_stride + head] + bias)));
-        float beta = cb_sigmoidf(a.b[(size_t)r * a.b_stride + head]);
+        if (PREPARED) delta_load<PER, PREPARED>(a, r + 1 < r1 ? r + 1 : r, head, v0, n_v, next);
         float t[8];
 #pragma unroll
         for (int i = 0; i < DELTA_ROWS; i++) {
             t[i] = 0;
 #pragma unroll
             for (int j = 0; j < PER; j++) {
-                s[i][j] = s[i][j] * decay;
-                if (32 * j + lane < a.dk) t[i] = cb_fma(s[i][j], k[j], t[i]);
+                s[i][j] = s[i][j] * now.decay;
+                if (32 * j + lane < a.dk) t[i] = cb_fma(s[i][j], now.k[j], t[i]);
             }
         }
-        float d = beta * (v - fold8(t, lane));
+        float d = now.beta * (now.v - fold8(t, lane));
 #pragma unroll
         for (int i = 0; i < DELTA_ROWS; i++) {
             float di = __shfl_sync(FULL, d, 4 * i);
             t[i] = 0;
 #pragma unroll
             for (int j = 0; j < PER; j++) {
-                s[i][j] = cb_fma(di, k[j], s[i][j]);
-                if (32 * j + lane < a.dk) t[i] = cb_fma(s[i][j], q[j], t[i]);
+                s[i][j] = cb_fma(di, now.k[j], s[i][j]);
+                if (32 * j + lane < a.dk) t[i] = cb_fma(s[i][j], now.q[j], t[i]);
             }
         }
         float o = fold8(t, lane);
         if (lane % 4 == 0 && lane / 4 < n_v) a.y[(size_t)r * a.y_stride + head * a.dv + v0 + lane / 4] = o;
+        if (PREPARED) now = next;
+        else if (r + 1 < r1) delta_load<PER, PREPARED>(a, r + 1, head, v0, n_v, now);
     }
 #pragma unroll
     for (int i = 0; i < DELTA_ROWS; i++)
@@ -150,61 +170,109 @@ template <int PER> __device__ void delta(const cu_delta &a)
             if (i < n_v && 32 * j + lane < a.dk) S[(size_t)i * a.dk + 32 * j + lane] = s[i][j];
 }
 
-extern "C" __global__ void __launch_bounds__(32 * DELTA_WARPS) k_delta(const __grid_constant__ cu_delta a)
+template <bool PREPARED> __device__ __forceinline__ void delta_of(const cu_delta &a)
 {
     pdl_trigger();
     pdl_wait();
-    if (a.dk <= 32) delta<1>(a);
-    else if (a.dk <= 64) delta<2>(a);
-    else if (a.dk <= 128) delta<4>(a);
-    else delta<8>(a);
+    if (a.dk <= 32) delta<1, PREPARED>(a);
+    else if (a.dk <= 64) delta<2, PREPARED>(a);
+    else if (a.dk <= 128) delta<4, PREPARED>(a);
+    else delta<8, PREPARED>(a);
+}
+
+/* Single rows; and long runs, whose tokens k_delta_prepare has seen, since all but the recurrence is independent of it. */
+extern "C" __global__ void __launch_bounds__(32 * DELTA_WARPS) k_delta(const __grid_constant__ cu_delta a) { delta_of<false>(a); }
+extern "C" __global__ void __launch_bounds__(32 * DELTA_WARPS) k_delta_scan(const __grid_constant__ cu_delta a) { delta_of<true>(a); }
+
+/* In place: q and k of every key head to unit vectors, a to the decay, b to beta. x: row; one warp a vector. */
+extern "C" __global__ void __launch_bounds__(256) k_delta_prepare(const __grid_constant__ cu_delta a)
+{
+    pdl_trigger();
+    pdl_wait();
+    int r = blockIdx.x, lane = threadIdx.x % 32;
+    float *u = (float *)a.u + (size_t)r * a.u_stride, root = 1.0f / sqrtf((float)a.dk);
+    for (int h = threadIdx.x / 32; h < 2 * a.k_heads; h += 8) {
+        float *x = u + h * a.dk, sum = 0;
+        for (int i = lane; i < a.dk; i += 32) sum = cb_fma(x[i], x[i], sum);
+        float inv = 1.0f / sqrtf(lane_fold(sum) + 1e-6f);
+        for (int i = lane; i < a.dk; i += 32) x[i] = h < a.k_heads ? (x[i] * inv) * root : x[i] * inv;
+    }
+    for (int h = threadIdx.x; h < a.v_heads; h += 256) {
+        float *decay = (float *)a.a + (size_t)r * a.a_stride + h, *beta = (float *)a.b + (size_t)r * a.b_stride + h;
+        *decay = cb_expf(-(cb_expf(a.a_log[h]) * cb_softplusf(*decay + a.dt_bias[h])));
+        *beta = cb_sigmoidf(*beta);
+    }
 }
 
 /* ---- experts ---- */
 
-/* One thread block. Slots of an expert stand in ascending order, as on the CPU: warps take experts, and each looks at all
- * slots 32 at a time. */
-extern "C" __global__ void __launch_bounds__(1024) k_moe_sort(const __grid_constant__ cu_sort a)
+/* Exclusive sum over the block's 1024 threads. */
+__device__ __forceinline__ int block_scan(int v, int *warp_sums, int *total)
 {
-    __shared__ int at[1025], n_tiles_of[1025];
-    pdl_trigger();
-    pdl_wait();
-    int n = a.n_rows * a.k, E = a.n_experts, t = threadIdx.x;
-    for (int e = t; e <= E; e += 1024) at[e] = 0;
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, x = v;
+    for (int s = 1; s < 32; s *= 2) {
+        int y = __shfl_up_sync(FULL, x, s);
+        if (lane >= s) x += y;
+    }
+    if (lane == 31) warp_sums[warp] = x;
     __syncthreads();
-    for (int i = t; i < n; i += 1024) atomicAdd(&at[a.route[(size_t)(i / a.k) * a.stride + i % a.k] + 1], 1);
-    __syncthreads();
-    if (t == 0) {
-        int tiles = 0;
-        for (int e = 0; e < E; e++) {
-            n_tiles_of[e] = tiles;
-            tiles += (at[e + 1] + a.tile - 1) / a.tile;
-            at[e + 1] += at[e];
+    if (warp == 0) {
+        int w = warp_sums[lane];
+        for (int s = 1; s < 32; s *= 2) {
+            int y = __shfl_up_sync(FULL, w, s);
+            if (lane >= s) w += y;
         }
-        n_tiles_of[E] = tiles;
-        a.tiles[2 * tiles] = -1;
+        warp_sums[lane] = w;
     }
     __syncthreads();
-    for (int e = t; e <= E; e += 1024) a.expert_at[e] = at[e];
-    for (int e = t; e < E; e += 1024)
-        for (int i = at[e], j = n_tiles_of[e]; i < at[e + 1]; i += a.tile, j++) {
-            a.tiles[2 * j] = e;
-            a.tiles[2 * j + 1] = i;
+    *total = warp_sums[31];
+    int before = warp ? warp_sums[warp - 1] : 0;
+    __syncthreads();
+    return before + x - v;
+}
+
+/* One thread block. Slots of an expert stand in ascending order, as on the CPU: each of 32 warps counts and places its own
+ * stretch of the slots. Shared memory: int [32][n_experts]. */
+extern "C" __global__ void __launch_bounds__(1024) k_moe_sort(const __grid_constant__ cu_sort a)
+{
+    extern __shared__ int count[];
+    __shared__ int sums[32];
+    pdl_trigger();
+    pdl_wait();
+    int n = a.n_rows * a.k, E = a.n_experts, t = threadIdx.x, lane = t % 32, n_tiles, all;
+    int per = (n + 1023) / 1024 * 32, from = t / 32 * per, to = from + per < n ? from + per : n, *mine = count + t / 32 * E;
+    for (int i = t; i < 32 * E; i += 1024) count[i] = 0;
+    __syncthreads();
+    for (int i = from + lane; i < to; i += 32) atomicAdd(&mine[a.route[(size_t)(i / a.k) * a.stride + i % a.k]], 1);
+    __syncthreads();
+    int total = 0;
+    for (int w = 0; w < 32 && t < E; w++) { /* of expert t: how many come before warp w's */
+        int c = count[w * E + t];
+        count[w * E + t] = total;
+        total += c;
+    }
+    int tiles = (total + a.tile - 1) / a.tile, first = block_scan(total, sums, &all), tile0 = block_scan(tiles, sums, &n_tiles);
+    if (t < E) {
+        a.expert_at[t] = first;
+        for (int w = 0; w < 32; w++) count[w * E + t] += first;
+    }
+    if (t == 0) a.expert_at[E] = n;
+    for (int i = 0; i < tiles; i++) {
+        int at = first + i * a.tile, rows = total - i * a.tile;
+        ((int4 *)a.tiles)[tile0 + i] = make_int4(t, at, rows < a.tile ? rows : a.tile, 0);
+    }
+    for (int j = n_tiles + t; j <= n; j += 1024) ((int4 *)a.tiles)[j] = make_int4(-1, 0, 0, 0); /* a launch has a block for each possible tile */
+    __syncthreads();
+    for (int i0 = from; i0 < to; i0 += 32) {
+        int i = i0 + lane, e = i < to ? a.route[(size_t)(i / a.k) * a.stride + i % a.k] : -1;
+        unsigned same = __match_any_sync(FULL, e);
+        int before = __popc(same & ((1u << lane) - 1)), at = e < 0 ? 0 : mine[e] + before;
+        __syncwarp();
+        if (e >= 0) {
+            if (!before) mine[e] += __popc(same);
+            a.slots[at] = i;
+            a.rows[at] = i / a.k;
         }
-    for (int j = n_tiles_of[E] + t; j <= n; j += 1024) a.tiles[2 * j] = -1; /* a launch has a block for each possible tile */
-    int lane = t % 32;
-    for (int e = t / 32; e < E; e += 32) {
-        int to = at[e], last = at[e + 1];
-        for (int i0 = 0; i0 < n && to < last; i0 += 32) {
-            int i = i0 + lane;
-            bool mine = i < n && a.route[(size_t)(i / a.k) * a.stride + i % a.k] == e;
-            unsigned mask = __ballot_sync(FULL, mine);
-            if (mine) {
-                int p = to + __popc(mask & ((1u << lane) - 1));
-                a.slots[p] = i;
-                a.rows[p] = i / a.k;
-            }
-            to += __popc(mask);
-        }
+        __syncwarp();
     }
 }

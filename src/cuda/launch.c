@@ -1,16 +1,22 @@
 /* launch.c: the operations of one launch become a kernel's arguments. */
 #include "cuda/lower.h"
+#include <math.h>
 #include <string.h>
 
-int cu_kernel_launch(cb_dev *d, cu_kernel k, unsigned gx, unsigned gy, unsigned gz, unsigned threads, unsigned shared, void *args, cb_err *err)
+int cu_function_launch(cb_dev *d, CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned threads, unsigned shared, void *args, cb_err *err)
 {
     CUlaunchAttribute attr = {.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION};
     attr.value.programmaticStreamSerializationAllowed = 1;
     CUlaunchConfig c = {.gridDimX = gx, .gridDimY = gy, .gridDimZ = gz, .blockDimX = threads, .blockDimY = 1, .blockDimZ = 1,
                         .sharedMemBytes = shared, .hStream = d->stream, .attrs = &attr, .numAttrs = d->pdl ? 1 : 0};
     void *params[] = {args};
-    CUresult r = d->cu.cuLaunchKernelEx_(&c, d->kernel[k], params, NULL);
+    CUresult r = d->cu.cuLaunchKernelEx_(&c, f, params, NULL);
     return r == CUDA_SUCCESS ? 0 : cu_fail(&d->cu, r, "launch", err);
+}
+
+int cu_kernel_launch(cb_dev *d, cu_kernel k, unsigned gx, unsigned gy, unsigned gz, unsigned threads, unsigned shared, void *args, cb_err *err)
+{
+    return cu_function_launch(d, d->kernel[k], gx, gy, gz, threads, shared, args, err);
 }
 
 /* ---- row-wise ops ---- */
@@ -27,7 +33,15 @@ static cu_planes planes_of(const cb_dev *d, cb_val v)
     return q;
 }
 
-static void row_op(const cb_dev *d, int index, cu_row_op *r)
+static cu_sort sort_of(const cb_dev *d, const cb_op *o, int n_rows)
+{
+    int32_t *slots = cu_value(d, o->out);
+    return (cu_sort){.route = cu_value(d, o->in[0]), .slots = slots, .rows = slots + n_rows * o->n[1], .expert_at = d->sort_at,
+                     .tiles = d->sort_tiles, .stride = cu_stride(d, o->in[0]), .n_rows = n_rows, .k = o->n[1], .n_experts = o->n[0],
+                     .tile = cu_expert_tile(n_rows * o->n[1])};
+}
+
+void cu_row_op_of(const cb_dev *d, int index, cu_row_op *r)
 {
     const cb_op *o = &d->plan->ops[index];
     memset(r, 0, sizeof *r);
@@ -51,45 +65,47 @@ static void row_op(const cb_dev *d, int index, cu_row_op *r)
     case CB_ROPE_TABLE: r->freq = d->freq[o->n[0]]; break;
     case CB_QUANT: r->u.q = planes_of(d, o->out); break;
     case CB_KV_PUT: r->u.kv = d->kv[o->n[0]]; break;
-    case CB_WANTED: r->n[0] = d->wanted0; break;
+    case CB_HADAMARD: r->f[0] = (float)(1.0 / sqrt((double)o->n[0])); break;
+    case CB_MOE_SORT: r->u.sort = sort_of(d, o, 1); break;
     default: break;
     }
 }
 
-static int rows(cb_dev *d, const int32_t *ops, int n, cb_err *err)
+static int rows(cb_dev *d, const cu_schedule *s, const cu_launch *l, cb_err *err)
 {
-    const cb_op *first = &d->plan->ops[ops[0]];
-    cu_rows a = {.step = d->step, .n_ops = n};
-    for (int i = 0; i < n; i++) row_op(d, ops[i], &a.ops[i]);
+    const cb_op *first = &d->plan->ops[s->order[l->first]];
     int n_rows = cu_n_rows(d, first->out >= 0 ? first->out : first->in[0]);
+    cu_rows a = {.step = d->step, .ops = l->table, .n_ops = l->n};
     if (!n_rows) return 0;
     if (first->kind == CB_SOFTCAP) return cu_kernel_launch(d, CU_K_SOFTCAP, 64, (unsigned)n_rows, 1, 256, 0, &a, err);
-    return cu_kernel_launch(d, CU_K_ROWS, (unsigned)n_rows, 1, 1, 512, 0, &a, err);
+    return cu_kernel_launch(d, CU_K_ROWS, (unsigned)n_rows, 1, 1, n_rows <= d->n_sm ? 1024 : 512, (unsigned)l->shared, &a, err);
 }
 
 /* ---- products ---- */
 
-cu_kernel cu_gemv_kernel(const cu_weight *w)
-{
-    if (w->fmt == CU_FMT_PLANES) return CU_K_GEMV_PLANES;
-    if (w->fmt == CU_FMT_AFFINE && w->bits == 4 && w->group == 64) return CU_K_GEMV_Q4G64;
-    if (w->fmt == CU_FMT_AFFINE && w->bits == 4 && w->group == 32) return CU_K_GEMV_Q4G32;
-    if (w->fmt == CU_FMT_AFFINE && w->bits == 2 && w->group == 128) return CU_K_GEMV_Q2G128;
-    if (w->fmt == CU_FMT_AFFINE && w->bits == 8 && w->group == 64) return CU_K_GEMV_Q8G64;
-    return CU_K_GEMV_ANY;
-}
-
 /* Blocks of 16 outputs are shared out in proportion to the work of each part. */
 static void share_blocks(const cb_dev *d, cu_linears *a, int n_y)
 {
-    int64_t work = 0, most = 2 * d->n_sm / (n_y < 1 ? 1 : n_y);
-    for (int i = 0; i < a->n_parts; i++) work += (int64_t)((a->part[i].w.n_out + 15) / 16) * a->part[i].w.n_groups;
+    int64_t work = 0, most = 4 * d->n_sm / (n_y < 1 ? 1 : n_y);
+    for (int i = 0; i < a->n_parts; i++) work += (int64_t)((a->part[i].w.n_out + 15) / 16) * a->part[i].w.row_bytes;
     for (int i = 0; i < a->n_parts; i++) {
-        int64_t tiles = (a->part[i].w.n_out + 15) / 16, mine = work ? most * (tiles * a->part[i].w.n_groups) / work : 1;
+        int64_t tiles = (a->part[i].w.n_out + 15) / 16, mine = work ? most * (tiles * a->part[i].w.row_bytes) / work : 1;
         int64_t rounds = mine > 0 ? (tiles + mine - 1) / mine : tiles;
         mine = (tiles + rounds - 1) / rounds;
         a->block0[i + 1] = a->block0[i] + (int32_t)mine;
     }
+}
+
+enum { GEMM_ROWS = 17, GEMM_EXPERT_ROWS = 5 }; /* the many-rows kernel from here on; of experts, rows for each on average */
+
+/* One part with the many-rows kernel: 1, or 0 when there is none for it. */
+static int gemm(cb_dev *d, cu_linear *a, cb_err *err)
+{
+    const cu_gemm *g = cu_gemm_find(a, d->cc, d->n_sm, d->max_shared);
+    if (!g) return 0;
+    int64_t grid = cu_gemm_grid(g, a, d->n_sm);
+    int rc = cu_function_launch(d, d->gemm[g - cu_gemms], (unsigned)grid, 1, 1, (unsigned)g->block, (unsigned)g->shared, a, err);
+    return rc < 0 ? rc : 1;
 }
 
 static int products(cb_dev *d, const int32_t *ops, int n, cb_err *err)
@@ -111,12 +127,21 @@ static int products(cb_dev *d, const int32_t *ops, int n, cb_err *err)
         a.part[i].tiles = d->sort_tiles;
         a.part[i].n_experts = (int32_t)d->plan->weights[o->w[0]].matrix.stack;
     }
+    if (experts ? n_rows >= GEMM_EXPERT_ROWS * a.part[0].n_experts : n_rows >= GEMM_ROWS) {
+        int left = 0;
+        for (int i = 0; i < n; i++) {
+            cu_linear part = a.part[i];
+            int rc = gemm(d, &part, err);
+            if (rc < 0) return rc;
+            if (!rc) a.part[left++] = part;
+        }
+        if (!left) return 0;
+        n = a.n_parts = left;
+    }
     bool wide = n_rows > 4 && !(experts && cu_expert_tile(n_rows) == 4);
     int n_y = experts ? cu_max_tiles(n_rows, a.part[0].n_experts) : (n_rows + (wide ? 7 : 3)) / (wide ? 8 : 4);
     share_blocks(d, &a, experts ? 1 : n_y);
-    cu_kernel k = cu_gemv_kernel(&a.part[0].w);
-    if (wide) k += CU_K_GEMV8_Q4G64 - CU_K_GEMV_Q4G64;
-    return cu_kernel_launch(d, k, (unsigned)a.block0[n], (unsigned)n_y, 1, 256, 0, &a, err);
+    return cu_kernel_launch(d, wide ? CU_K_GEMV8 : CU_K_GEMV4, (unsigned)a.block0[n], (unsigned)n_y, 1, 256, 0, &a, err);
 }
 
 /* ---- the rest ---- */
@@ -159,27 +184,29 @@ static int delta(cb_dev *d, int index, cb_err *err)
                   .state_floats = (int64_t)d->plan->rec[o->n[0]].floats, .u_stride = cu_stride(d, o->in[0]), .a_stride = cu_stride(d, o->in[1]),
                   .b_stride = cu_stride(d, o->in[2]), .y_stride = cu_stride(d, o->out), .k_heads = o->n[1], .v_heads = o->n[2], .dk = o->n[3],
                   .dv = o->n[4], .n_runs = d->n_runs};
-    return cu_kernel_launch(d, CU_K_DELTA, (unsigned)(a.dv + 31) / 32, (unsigned)a.v_heads, (unsigned)a.n_runs, 128, 0, &a, err);
+    bool prepare = d->batch->n_rows > 4 * d->n_runs; /* a launch more, and every token is prepared once, not by each warp */
+    int rc = prepare ? cu_kernel_launch(d, CU_K_DELTA_PREPARE, (unsigned)d->batch->n_rows, 1, 1, 256, 0, &a, err) : 0;
+    return rc < 0 ? rc
+                  : cu_kernel_launch(d, prepare ? CU_K_DELTA_SCAN : CU_K_DELTA, (unsigned)(a.dv + 31) / 32, (unsigned)a.v_heads,
+                                     (unsigned)a.n_runs, 128, 0, &a, err);
 }
 
 static int sort(cb_dev *d, int index, cb_err *err)
 {
     const cb_op *o = &d->plan->ops[index];
-    int n_rows = cu_n_rows(d, o->in[0]), n = n_rows * o->n[1];
-    int32_t *slots = cu_value(d, o->out);
-    cu_sort a = {.route = cu_value(d, o->in[0]), .slots = slots, .rows = slots + n, .expert_at = d->sort_at, .tiles = d->sort_tiles,
-                 .stride = cu_stride(d, o->in[0]), .n_rows = n_rows, .k = o->n[1], .n_experts = o->n[0], .tile = cu_expert_tile(n)};
-    return cu_kernel_launch(d, CU_K_MOE_SORT, 1, 1, 1, 1024, 0, &a, err);
+    cu_sort a = sort_of(d, o, cu_n_rows(d, o->in[0]));
+    return cu_kernel_launch(d, CU_K_MOE_SORT, 1, 1, 1, 1024, (unsigned)(32 * a.n_experts * 4), &a, err);
 }
 
-int cu_launch_ops(cb_dev *d, const int32_t *ops, int n, cb_err *err)
+int cu_launch_ops(cb_dev *d, const cu_schedule *s, const cu_launch *l, cb_err *err)
 {
-    switch (d->plan->ops[ops[0]].kind) {
-    case CB_LINEAR: case CB_MOE_LINEAR: return products(d, ops, n, err);
+    const int32_t *ops = s->order + l->first;
+    switch (l->table ? CB_N_OP_KINDS : d->plan->ops[ops[0]].kind) {
+    case CB_LINEAR: case CB_MOE_LINEAR: return products(d, ops, l->n, err);
     case CB_ATTENTION: return attention(d, ops[0], err);
     case CB_CONV: return conv(d, ops[0], err);
     case CB_DELTA: return delta(d, ops[0], err);
     case CB_MOE_SORT: return sort(d, ops[0], err);
-    default: return rows(d, ops, n, err);
+    default: return rows(d, s, l, err);
     }
 }

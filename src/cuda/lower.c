@@ -11,39 +11,47 @@ static int row_class(const cb_plan *p, const cb_op *o)
     return (v->wanted ? 1 : 0) + 2 * (v->slots > 1 ? v->slots : 0);
 }
 
-bool cu_is_row_op(const cb_op *o)
+static bool is_row_op(const cb_op *o, bool single)
 {
     switch (o->kind) {
-    case CB_LINEAR: case CB_ATTENTION: case CB_CONV: case CB_DELTA: case CB_MOE_SORT: case CB_MOE_LINEAR: return false;
+    case CB_LINEAR: case CB_ATTENTION: case CB_CONV: case CB_DELTA: case CB_MOE_LINEAR: return false;
+    case CB_MOE_SORT: return single;
     default: return true;
     }
 }
 
 static bool is_product(const cb_op *o) { return o->kind == CB_LINEAR || o->kind == CB_MOE_LINEAR; }
 
-/* What is put beside each other in one launch must agree in this. */
-static int key(const cb_dev *d, const cb_op *o)
-{
-    if (cu_is_row_op(o)) return o->kind == CB_SOFTCAP ? -1 : 1 + row_class(d->plan, o);
-    if (!is_product(o)) return -1; /* alone */
-    return 1000 + 100 * (o->kind == CB_MOE_LINEAR) + 200 * row_class(d->plan, o) + (int)cu_gemv_kernel(&d->weights[o->w[0]]);
-}
-
 typedef struct sched {
     const cb_plan *p;
+    bool single;
     uint8_t *done;   /* [n_ops] */
     int open;        /* every op before it is done */
 } sched;
+
+/* What is put beside each other in one launch must agree in this; negative: alone. */
+static int key(const sched *s, const cb_op *o)
+{
+    if (is_row_op(o, s->single)) return o->kind == CB_SOFTCAP ? -1 : row_class(s->p, o);
+    return is_product(o) ? 1000 + (o->kind == CB_MOE_LINEAR) + 2 * row_class(s->p, o) : -1;
+}
+
+/* On steps of one row any two row-wise ops may follow each other in one launch: there is but one thread block. */
+static bool must_wait(const sched *s, const cb_op *a, const cb_op *b)
+{
+    bool one_block = s->single && is_row_op(a, true) && is_row_op(b, true) && row_class(s->p, a) < 2 && row_class(s->p, b) < 2;
+    return !one_block && cb_plan_must_wait(s->p, a, b);
+}
 
 /* Is everything that must come before op i done, or in the group of n ops and allowed beside it? */
 static bool fits(const sched *s, int i, const int32_t *group, int n, bool rows)
 {
     const cb_op *o = &s->p->ops[i];
     for (int j = s->open; j < i; j++) {
-        if (s->done[j] == 1 || !cb_plan_ordered(s->p, &s->p->ops[j], o)) continue;
+        if (s->done[j] || !cb_plan_ordered(s->p, &s->p->ops[j], o)) continue;
         bool in_group = false;
         for (int k = 0; k < n; k++) in_group |= group[k] == j;
-        if (!in_group || !rows || cb_plan_must_wait(s->p, &s->p->ops[j], o)) return false;
+        if (!in_group || !rows || must_wait(s, &s->p->ops[j], o)) return false;
     }
     for (int k = 0; k < n && rows; k++) /* memory shared with a group member that comes later in the plan */
         if (group[k] > i && cb_plan_ordered(s->p, o, &s->p->ops[group[k]])) return false;
@@ -53,55 +61,159 @@ static bool fits(const sched *s, int i, const int32_t *group, int n, bool rows)
 enum { WINDOW = 96 };
 
 /* Begins with op `from` and adds what fits; returns the size of the group. */
-static int gather(const cb_dev *d, const sched *s, int from, int32_t *group)
+static int gather(const sched *s, int from, int32_t *group)
 {
     const cb_plan *p = s->p;
-    int n = 0, k = key(d, &p->ops[from]);
-    bool rows = cu_is_row_op(&p->ops[from]);
+    int n = 0, k = key(s, &p->ops[from]);
+    bool rows = is_row_op(&p->ops[from], s->single);
     int most = k < 0 ? 1 : rows ? CU_MAX_ROW_OPS : CU_MAX_PARTS;
     group[n++] = from;
     for (int i = from + 1; i < p->n_ops && i < from + WINDOW && n < most; i++)
-        if (!s->done[i] && key(d, &p->ops[i]) == k && fits(s, i, group, n, rows)) group[n++] = i;
+        if (!s->done[i] && key(s, &p->ops[i]) == k && fits(s, i, group, n, rows)) group[n++] = i;
     return n;
 }
 
 /* The next op to begin a launch with: products first, then what stands alone, and row-wise ops last, so that as many as possible
  * are ready by then. */
-static int pick(const cb_dev *d, const sched *s)
+static int pick(const sched *s)
 {
     int best = -1, best_rank = 9;
     for (int i = s->open; i < s->p->n_ops && i < s->open + WINDOW; i++) {
         if (s->done[i] || !fits(s, i, NULL, 0, false)) continue;
-        int rank = is_product(&s->p->ops[i]) ? 0 : cu_is_row_op(&s->p->ops[i]) ? 2 : 1;
+        int rank = is_product(&s->p->ops[i]) ? 0 : is_row_op(&s->p->ops[i], s->single) ? 2 : 1;
         if (rank < best_rank) best = i, best_rank = rank;
     }
-    (void)d;
     return best;
+}
+
+/* ---- shared memory of row-wise ops ---- */
+
+/* Does nothing outside the group read what op group[k] writes? A value may be written more than once in the group; every write
+ * to it must qualify, since it stays in one place. */
+static bool is_local(const cb_plan *p, const int32_t *group, int n, cb_val v)
+{
+    if (v < 0 || p->values[v].group || p->values[v].is_logits) return false;
+    int first = p->n_ops;
+    for (int k = 0; k < n; k++)
+        if (p->ops[group[k]].out == v && group[k] < first) first = group[k];
+    for (int i = first + 1; i < p->n_ops; i++) {
+        bool inside = false;
+        for (int j = 0; j < n; j++) inside |= group[j] == i;
+        for (int j = 0; j < CB_MAX_IN && !inside; j++)
+            if (p->ops[i].in[j] == v) return false;
+    }
+    return true;
+}
+
+typedef struct room {
+    int32_t used, most;                /* floats */
+    int32_t value[CU_MAX_ROW_OPS], at[CU_MAX_ROW_OPS]; /* values that live there now */
+    int n;
+} room;
+
+static int32_t find_local(const room *m, cb_val v)
+{
+    for (int i = 0; i < m->n && v >= 0; i++)
+        if (m->value[i] == v) return m->at[i];
+    return -1;
+}
+
+/* Room for `floats`, or -1. */
+static int32_t take(room *m, int floats)
+{
+    int32_t at = m->used, n = (floats + 31) / 32 * 32;
+    if (at + n > m->most) return -1;
+    m->used += n;
+    return at;
+}
+
+/* Finds a place for the inputs and the output of an op of the group. Values of several rows per row, and what op 0 of a tap's
+ * schedule writes, stay in device memory. */
+static int place_values(const cb_plan *p, const int32_t *group, int n, int k, bool fused, cu_row_op *r, room *m, cb_err *err)
+{
+    const cb_op *o = &p->ops[group[k]];
+    for (int i = 0; i < CB_MAX_IN; i++) r->in_local[i] = find_local(m, o->in[i]);
+    r->stage = -1;
+    r->out_local = find_local(m, o->out);
+    if (r->out_local < 0 && fused && o->kind != CB_QUANT && o->kind != CB_MOE_SORT && is_local(p, group, n, o->out)) {
+        r->out_local = take(m, r->width);
+        if (r->out_local >= 0) {
+            m->value[m->n] = o->out;
+            m->at[m->n++] = r->out_local;
+        }
+    }
+    if (o->kind == CB_HADAMARD) r->stage = r->out_local >= 0 ? r->out_local : take(m, r->width);
+    else if (o->kind == CB_RMSNORM && o->n[0] == 1) r->stage = r->in_local[0] >= 0 ? r->in_local[0] : take(m, r->width);
+    else return 0;
+    return r->stage < 0 ? cb_fail(err, CB_EFORMAT, "%s: a row of %d values does not fit the GPU's shared memory", o->name, r->width) : 0;
+}
+
+static int make_table(const cb_dev *d, const int32_t *group, int n, bool fused, cu_row_op *table, int32_t *shared, cb_err *err)
+{
+    room m = {.most = (d->max_shared - 8192 < CU_ROW_SHARED ? d->max_shared - 8192 : CU_ROW_SHARED) / 4};
+    for (int k = 0; k < n; k++) {
+        cu_row_op_of(d, group[k], &table[k]);
+        int rc = place_values(d->plan, group, n, k, fused, &table[k], &m, err);
+        if (rc < 0) return rc;
+    }
+    *shared = m.used * 4;
+    return 0;
+}
+
+/* ---- schedules ---- */
+
+/* table: room for n_ops entries, whose place on the device is `at`. */
+static int make(cb_dev *d, int which, cu_row_op *table, CUdeviceptr at, cb_err *err)
+{
+    const cb_plan *p = d->plan;
+    cu_schedule *c = &d->schedules[which];
+    sched s = {.p = p, .single = which == CU_FOR_ONE, .done = cb_alloc_array((size_t)p->n_ops, 1)};
+    c->single = s.single;
+    c->order = cb_alloc_array((size_t)p->n_ops, sizeof *c->order);
+    c->launches = cb_alloc_array((size_t)p->n_ops, sizeof *c->launches);
+    int rc = s.done && c->order && c->launches ? 0 : cb_fail(err, CB_ENOMEM, "no memory for %d launches", p->n_ops);
+    c->first_wanted = -1;
+    for (int n, i = 0; i < p->n_ops && rc == 0; i += n) {
+        int32_t *group = c->order + i;
+        n = 1;
+        group[0] = i;
+        if (which != CU_FOR_TAP) n = gather(&s, pick(&s), group);
+        for (int k = 0; k < n; k++) s.done[group[k]] = 1;
+        const cb_op *o = &p->ops[group[0]];
+        if (c->first_wanted < 0 && o->out >= 0 && p->values[o->out].wanted) c->first_wanted = c->n_launches;
+        cu_launch *l = &c->launches[c->n_launches++];
+        *l = (cu_launch){.first = i, .n = n};
+        if (is_row_op(o, s.single)) {
+            l->table = (const cu_row_op *)(at + (size_t)i * sizeof *table);
+            rc = make_table(d, group, n, which != CU_FOR_TAP, table + i, &l->shared, err);
+        }
+        while (s.open < p->n_ops && s.done[s.open]) s.open++;
+    }
+    if (c->first_wanted < 0) c->first_wanted = c->n_launches;
+    cb_free(s.done);
+    return rc;
 }
 
 int cu_lower(cb_dev *d, cb_err *err)
 {
-    const cb_plan *p = d->plan;
-    size_t n_ops = (size_t)p->n_ops;
-    sched s = {.p = p, .done = cb_alloc_array(n_ops, 1)};
-    d->order = cb_alloc_array(n_ops, sizeof *d->order);
-    d->launches = cb_alloc_array(n_ops, sizeof *d->launches);
-    if (!s.done || !d->order || !d->launches) {
-        cb_free(s.done);
-        return cb_fail(err, CB_ENOMEM, "no memory for %zu launches", n_ops);
+    size_t n = (size_t)d->plan->n_ops, bytes = n * CU_N_SCHEDULES * sizeof(cu_row_op);
+    cu_row_op *table = cb_alloc_array(n * CU_N_SCHEDULES, sizeof *table);
+    if (!table) return cb_fail(err, CB_ENOMEM, "no memory for %zu launches", n);
+    CUresult r = d->cu.cuMemAlloc_(&d->row_tables, bytes);
+    int rc = r == CUDA_SUCCESS ? 0 : cu_fail(&d->cu, r, "memory for the launches", err);
+    for (int i = 0; i < CU_N_SCHEDULES && rc == 0; i++)
+        rc = make(d, i, table + (size_t)i * n, d->row_tables + (size_t)i * n * sizeof *table, err);
+    if (rc == 0 && (r = d->cu.cuMemcpyHtoDAsync_(d->row_tables, table, bytes, d->stream)) != CUDA_SUCCESS) rc = cu_fail(&d->cu, r, "the launches", err);
+    if (rc == 0 && (r = d->cu.cuStreamSynchronize_(d->stream)) != CUDA_SUCCESS) rc = cu_fail(&d->cu, r, "the launches", err);
+    cb_free(table);
+    return rc;
+}
+
+void cu_free_schedules(cb_dev *d)
+{
+    if (d->row_tables) d->cu.cuMemFree_(d->row_tables);
+    for (int i = 0; i < CU_N_SCHEDULES; i++) {
+        cb_free(d->schedules[i].order);
+        cb_free(d->schedules[i].launches);
     }
-    int at = 0;
-    d->first_wanted = -1;
-    while (at < p->n_ops) {
-        int from = pick(d, &s), n = gather(d, &s, from, d->order + at);
-        for (int k = 0; k < n; k++) s.done[d->order[at + k]] = 1;
-        const cb_op *o = &p->ops[from];
-        if (d->first_wanted < 0 && o->out >= 0 && p->values[o->out].wanted) d->first_wanted = d->n_launches;
-        d->launches[d->n_launches++] = (cu_launch){at, n};
-        at += n;
-        while (s.open < p->n_ops && s.done[s.open]) s.open++;
-    }
-    if (d->first_wanted < 0) d->first_wanted = d->n_launches;
-    cb_free(s.done);
-    return 0;
 }

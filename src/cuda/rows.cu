@@ -4,15 +4,27 @@
 #include "base/sincos.h"
 #include "plan/opkind.h"
 
-enum { THREADS = 512, WARPS = THREADS / 32 };
-
 struct row_ctx {
     const cu_row_op *o;
     cu_step *step;
     int row;
-    const float *x, *b; /* rows of in[0] and in[1] */
-    float *y;
+    const float *x, *b, *c; /* this row of the inputs */
+    float *y, *shared;
 };
+
+/* y[i] = f(i) for i < n: four at a time are computed before the first is stored, so that their loads are under way together. */
+template <class F> __device__ __forceinline__ void map(float *y, int n, F f)
+{
+    int i = threadIdx.x, T = blockDim.x;
+    for (; i + 3 * T < n; i += 4 * T) {
+        float v0 = f(i), v1 = f(i + T), v2 = f(i + 2 * T), v3 = f(i + 3 * T);
+        y[i] = v0;
+        y[i + T] = v1;
+        y[i + 2 * T] = v2;
+        y[i + 3 * T] = v3;
+    }
+    for (; i < n; i += T) y[i] = f(i);
+}
 
 /* ---- embedding ---- */
 
@@ -36,17 +48,17 @@ __device__ __forceinline__ float decode(const cu_weight &w, int64_t row, int e)
 __device__ void op_embed(const row_ctx &c)
 {
     int64_t token = c.step->token[c.row];
-    for (int i = threadIdx.x; i < c.o->width; i += THREADS) {
+    map(c.y, c.o->width, [&](int i) {
         float v = decode(c.o->u.embed, token, i);
-        c.y[i] = c.o->f[0] != 1.0f ? v * c.o->f[0] : v;
-    }
+        return c.o->f[0] != 1.0f ? v * c.o->f[0] : v;
+    });
 }
 
 __device__ void op_rope_table(const row_ctx &c)
 {
     int n = c.o->width / 2;
     double pos = c.step->pos[c.row];
-    for (int i = threadIdx.x; i < n; i += THREADS) {
+    for (int i = threadIdx.x; i < n; i += blockDim.x) {
         double cs, sn;
         cb_sincos(pos * c.o->freq[i], &cs, &sn);
         c.y[i] = c.o->f[0] != 1.0f ? (float)cs * c.o->f[0] : (float)cs;
@@ -56,40 +68,74 @@ __device__ void op_rope_table(const row_ctx &c)
 
 /* ---- norms ---- */
 
-/* One warp a head; a single wide head is read by all warps first, so that the chain finds it close. */
-__device__ void op_rmsnorm(const row_ctx &c, float *smem)
+/* A single wide head: all warps bring the row close, one adds it up; up to 8 values a thread stay in registers. */
+__device__ void wide_norm(const row_ctx &c)
 {
-    int heads = c.o->n[0], n = c.o->n[1], warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    float eps = c.o->f[0];
+    int n = c.o->n[1], lane = threadIdx.x % 32, T = blockDim.x;
+    float *x = c.shared + c.o->stage, v[8], w[8];
+    const float *weight = c.o->w;
+    __shared__ float inv_shared;
+#pragma unroll
+    for (int j = 0; j < 8; j++) {
+        int i = threadIdx.x + j * T;
+        v[j] = i < n ? c.x[i] : 0;
+        w[j] = i < n && weight ? weight[i] : 1;
+    }
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+        if (threadIdx.x + j * T < n) x[threadIdx.x + j * T] = v[j];
+    for (int i = threadIdx.x + 8 * T; i < n; i += T) x[i] = c.x[i];
+    __syncthreads();
+    if (threadIdx.x < 32) {
+        float sum = 0;
+        int i = lane;
+        for (; i + 7 * 32 < n; i += 8 * 32) {
+            float u[8];
+#pragma unroll
+            for (int j = 0; j < 8; j++) u[j] = x[i + 32 * j];
+#pragma unroll
+            for (int j = 0; j < 8; j++) sum = cb_fma(u[j], u[j], sum);
+        }
+        for (; i < n; i += 32) sum = cb_fma(x[i], x[i], sum);
+        float inv = 1.0f / sqrtf(lane_fold(sum) / (float)n + c.o->f[0]);
+        if (lane == 0) inv_shared = inv;
+    }
+    __syncthreads();
+    float inv = inv_shared;
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+        if (threadIdx.x + j * T < n) c.y[threadIdx.x + j * T] = weight ? (v[j] * inv) * w[j] : v[j] * inv;
+    for (int i = threadIdx.x + 8 * T; i < n; i += T) c.y[i] = weight ? (x[i] * inv) * weight[i] : x[i] * inv;
+}
+
+/* One warp a head. */
+__device__ void op_rmsnorm(const row_ctx &c)
+{
+    int heads = c.o->n[0], n = c.o->n[1], lane = threadIdx.x % 32;
     if (heads == 1) {
-        const float *x = c.x;
-        float lane_sum = 0, *inv_s = smem;
-        if (warp == 0) {
-            int i = lane;
-            for (; i + 7 * 32 < n; i += 8 * 32) {
-                float v[8];
-#pragma unroll
-                for (int j = 0; j < 8; j++) v[j] = x[i + 32 * j];
-#pragma unroll
-                for (int j = 0; j < 8; j++) lane_sum = cb_fma(v[j], v[j], lane_sum);
-            }
-            for (; i < n; i += 32) lane_sum = cb_fma(x[i], x[i], lane_sum);
-            float inv = 1.0f / sqrtf(lane_fold(lane_sum) / (float)n + eps);
-            if (lane == 0) *inv_s = inv;
-        }
-        __syncthreads();
-        float inv = *inv_s;
-        for (int i = threadIdx.x; i < n; i += THREADS) {
-            float v = x[i] * inv;
-            c.y[i] = c.o->w ? v * c.o->w[i] : v;
-        }
+        wide_norm(c);
         return;
     }
-    for (int h = warp; h < heads; h += WARPS) {
+    for (int h = threadIdx.x / 32; h < heads; h += blockDim.x / 32) {
         const float *x = c.x + h * n;
         float *y = c.y + h * n, sum = 0;
+        if (n <= 256) {
+            float v[8];
+#pragma unroll
+            for (int j = 0; j < 8; j++) v[j] = lane + 32 * j < n ? x[lane + 32 * j] : 0;
+#pragma unroll
+            for (int j = 0; j < 8; j++)
+                if (lane + 32 * j < n) sum = cb_fma(v[j], v[j], sum);
+            float inv = 1.0f / sqrtf(lane_fold(sum) / (float)n + c.o->f[0]);
+#pragma unroll
+            for (int j = 0; j < 8; j++) {
+                float u = v[j] * inv;
+                if (lane + 32 * j < n) y[lane + 32 * j] = c.o->w ? u * c.o->w[lane + 32 * j] : u;
+            }
+            continue;
+        }
         for (int i = lane; i < n; i += 32) sum = cb_fma(x[i], x[i], sum);
-        float inv = 1.0f / sqrtf(lane_fold(sum) / (float)n + eps);
+        float inv = 1.0f / sqrtf(lane_fold(sum) / (float)n + c.o->f[0]);
         for (int i = lane; i < n; i += 32) {
             float v = x[i] * inv;
             y[i] = c.o->w ? v * c.o->w[i] : v;
@@ -99,62 +145,61 @@ __device__ void op_rmsnorm(const row_ctx &c, float *smem)
 
 /* ---- fixed point ---- */
 
-/* A lane takes 4*pack neighbours: pack words of high bytes and as many of low bytes. */
-template <int PACK> __device__ void quant(const row_ctx &c)
+/* A lane takes 4 neighbours: one byte for each of 4 planes, two for each of 2, four of one. */
+__device__ void op_quant(const row_ctx &c)
 {
     const cu_planes &q = c.o->u.q;
-    int n = c.o->width, units = q.stride / (8 * PACK), per_group = q.group / (4 * PACK);
+    int n = c.o->width, pack = q.pack, padded = q.stride / 2, lanes = q.group / 4;
     int8_t *planes = q.planes + (size_t)c.row * q.stride;
-    for (int u0 = threadIdx.x / 32 * 32; u0 < units; u0 += THREADS) { /* whole warps, for the shuffles */
-        int u = u0 + threadIdx.x % 32, e0 = u * 4 * PACK;
-        float x[4 * PACK], m = 0;
-        bool bad = false;
-#pragma unroll
-        for (int i = 0; i < 4 * PACK; i++) {
-            x[i] = u < units && e0 + i < n ? c.x[e0 + i] : 0;
-            bad |= is_bad(x[i]);
-            m = fmaxf(m, fabsf(x[i]));
-        }
-        if (bad) report_bad(c.step, c.o->op);
-        m = group_max(m, per_group);
+    for (int u0 = threadIdx.x / 32 * 32; u0 * 4 < padded; u0 += blockDim.x) { /* whole warps, for the shuffles */
+        int e0 = (u0 + threadIdx.x % 32) * 4;
+        float x[4] = {0, 0, 0, 0};
+        if (e0 + 4 <= n) {
+            float4 v = *(const float4 *)(c.x + e0);
+            x[0] = v.x, x[1] = v.y, x[2] = v.z, x[3] = v.w;
+        } else
+            for (int i = 0; i < 4; i++)
+                if (e0 + i < n) x[i] = c.x[e0 + i];
+        if (is_bad(x[0]) || is_bad(x[1]) || is_bad(x[2]) || is_bad(x[3])) report_bad(c.step, c.o->op);
+        float m = group_max(fmaxf(fmaxf(fabsf(x[0]), fabsf(x[1])), fmaxf(fabsf(x[2]), fabsf(x[3]))), lanes);
         bool zero = m < CB_TINY;
         float inv = zero ? 0 : CB_XI_MAX / m;
-        int sum = 0;
-        uint32_t hi[PACK], lo[PACK];
+        int xi[4], sum = 0;
+        uint32_t hi = 0, lo = 0;
 #pragma unroll
-        for (int j = 0; j < PACK; j++) hi[j] = lo[j] = 0;
-#pragma unroll
-        for (int i = 0; i < 4 * PACK; i++) {
-            int xi = zero ? 0 : clamp_xi(x[i] * inv), h = (xi + 128) >> 8, l = xi - 256 * h;
-            sum += xi;
-            hi[i % PACK] |= (uint32_t)(h & 255) << (8 * (i / PACK));
-            lo[i % PACK] |= (uint32_t)(l & 255) << (8 * (i / PACK));
+        for (int i = 0; i < 4; i++) {
+            xi[i] = zero ? 0 : clamp_xi(x[i] * inv);
+            int h = (xi[i] + 128) >> 8;
+            sum += xi[i];
+            hi |= (uint32_t)(h & 255) << 8 * i;
+            lo |= (uint32_t)((xi[i] - 256 * h) & 255) << 8 * i;
         }
-        sum = group_sum(sum, per_group);
-        if (u >= units) continue;
-        int8_t *p = planes + (size_t)(u / 16) * 128 * PACK + u % 16 * 4;
+        sum = group_sum(sum, lanes);
+        if (e0 >= padded) continue;
+        int r = e0 % (64 * pack);
+        int8_t *p = planes + (size_t)(e0 / (64 * pack)) * 128 * pack + r / pack;
+        if (pack == 1) {
+            *(uint32_t *)p = hi;
+            *(uint32_t *)(p + 64) = lo;
+        } else if (pack == 2) {
+            *(uint16_t *)p = (uint16_t)__byte_perm(hi, 0, 0x20);
+            *(uint16_t *)(p + 64) = (uint16_t)__byte_perm(hi, 0, 0x31);
+            *(uint16_t *)(p + 128) = (uint16_t)__byte_perm(lo, 0, 0x20);
+            *(uint16_t *)(p + 192) = (uint16_t)__byte_perm(lo, 0, 0x31);
+        } else
 #pragma unroll
-        for (int j = 0; j < PACK; j++) {
-            *(uint32_t *)(p + 64 * j) = hi[j];
-            *(uint32_t *)(p + 64 * (PACK + j)) = lo[j];
-        }
-        if (e0 < n && u % per_group == 0) {
-            size_t g = (size_t)c.row * q.n_groups + u / per_group;
+            for (int i = 0; i < 4; i++) {
+                int8_t *b = p + 64 * (r % pack + i);
+                b[0] = (int8_t)(hi >> 8 * i);
+                b[64 * pack] = (int8_t)(lo >> 8 * i);
+            }
+        if (e0 < n && e0 % q.group == 0) {
+            size_t g = (size_t)c.row * q.n_groups + e0 / q.group;
             float dx = zero ? 0 : m * CB_XI_INV;
             q.dx[g] = dx;
             q.sum[g] = sum;
             q.xs[g] = dx * (float)sum;
         }
-    }
-}
-
-__device__ void op_quant(const row_ctx &c)
-{
-    switch (c.o->u.q.pack) {
-    case 1: quant<1>(c); break;
-    case 2: quant<2>(c); break;
-    case 4: quant<4>(c); break;
-    default: quant<8>(c);
     }
 }
 
@@ -168,7 +213,7 @@ __device__ void op_kv_put(const row_ctx &c)
     int block = c.step->tables[s.group][(size_t)slot * c.step->table_stride + pos / CU_BLOCK];
     int parts = (s.dim + 63) / 64;
     size_t half = (size_t)CU_BLOCK * s.dim;
-    for (int w = warp; w < s.n_heads * (parts + 1); w += WARPS) { /* parts of K, then V, of each head */
+    for (int w = warp; w < s.n_heads * (parts + 1); w += blockDim.x / 32) { /* parts of K, then V, of each head */
         int h = w / (parts + 1), g = w % (parts + 1);
         bool is_v = g == parts, bad = false;
         int from = is_v ? 0 : 64 * g, n = is_v ? s.dim : s.dim - from < 64 ? s.dim - from : 64;
@@ -196,56 +241,106 @@ __device__ void op_kv_put(const row_ctx &c)
 __device__ void op_rope(const row_ctx &c)
 {
     int heads = c.o->n[0], dim = c.o->n[1], pairs = c.o->n[2], half = c.o->n[3];
-    for (int i = threadIdx.x; i < heads * pairs; i += THREADS) {
-        float *x = c.y + i / pairs * dim + i % pairs, a = x[0], b = x[half], cs = c.b[i % pairs], sn = c.b[pairs + i % pairs];
-        x[0] = cb_fma(a, cs, -(b * sn));
-        x[half] = cb_fma(b, cs, a * sn);
+    for (int i = threadIdx.x; i < heads * dim; i += blockDim.x) { /* the first of a pair turns both; the rest is copied */
+        int d = i % dim;
+        const float *x = c.x + i;
+        if (d < pairs) {
+            float a = x[0], b = x[half], cs = c.b[d], sn = c.b[pairs + d];
+            c.y[i] = cb_fma(a, cs, -(b * sn));
+            c.y[i + half] = cb_fma(b, cs, a * sn);
+        } else if ((d < half || d >= half + pairs) && c.x != c.y) c.y[i] = x[0];
     }
 }
 
 __device__ void op_glu(const row_ctx &c)
 {
-    int act = c.o->n[0];
-    for (int i = threadIdx.x; i < c.o->width; i += THREADS) {
-        float g = c.x[i];
-        c.y[i] = (act == CB_ACT_SILU ? cb_siluf(g) : act == CB_ACT_GELU_TANH ? cb_gelu_tanhf(g) : cb_sigmoidf(g)) * c.b[i];
+    int n = c.o->width;
+    switch (c.o->n[0]) {
+    case CB_ACT_SILU: map(c.y, n, [&](int i) { return cb_siluf(c.x[i]) * c.b[i]; }); break;
+    case CB_ACT_GELU_TANH: map(c.y, n, [&](int i) { return cb_gelu_tanhf(c.x[i]) * c.b[i]; }); break;
+    default: map(c.y, n, [&](int i) { return cb_sigmoidf(c.x[i]) * c.b[i]; });
     }
 }
 
 __device__ void op_split(const row_ctx &c)
 {
-    int heads = c.o->n[0], dim = c.o->n[1], from = c.o->n[2], take = c.o->n[3];
-    for (int i = threadIdx.x; i < heads * take; i += THREADS) c.y[i] = c.x[i / take * dim + from + i % take];
+    int dim = c.o->n[1], from = c.o->n[2], take = c.o->n[3];
+    map(c.y, c.o->n[0] * take, [&](int i) { return c.x[i / take * dim + from + i % take]; });
 }
 
-/* Blocks of up to 4096 in shared memory; strides ascend. */
-__device__ void op_hadamard(const row_ctx &c, float *smem)
+/* R strides s, 2s, .. of the butterflies at once: 2^R values a thread. All blocks of the row together. */
+template <int R> __device__ __forceinline__ void butterflies(float *v, int n, int s)
 {
-    int n = c.o->width, block = c.o->n[0], back = c.o->n[1];
-    float scale = (float)(1.0 / sqrt((double)block));
-    for (int b = 0; b < n; b += block) {
-        for (int i = threadIdx.x; i < block; i += THREADS) smem[i] = back ? c.x[b + i] : c.x[b + i] * c.o->w[b + i];
-        for (int s = 1; s < block; s *= 2) {
-            __syncthreads();
-            for (int i = threadIdx.x; i < block / 2; i += THREADS) {
-                int j = i / s * 2 * s + i % s;
-                float p = smem[j], q = smem[j + s];
-                smem[j] = p + q;
-                smem[j + s] = p - q;
-            }
-        }
-        __syncthreads();
-        for (int i = threadIdx.x; i < block; i += THREADS) {
-            float v = smem[i] * scale;
-            c.y[b + i] = back ? v * c.o->w[b + i] : v;
-        }
-        __syncthreads();
+    enum { N = 1 << R };
+    for (int t = threadIdx.x; t < n / N; t += blockDim.x) {
+        float *p = v + t / s * s * N + t % s, x[N];
+#pragma unroll
+        for (int i = 0; i < N; i++) x[i] = p[i * s];
+#pragma unroll
+        for (int w = 1; w < N; w *= 2)
+#pragma unroll
+            for (int i = 0; i < N; i++)
+                if (!(i & w)) {
+                    float a = x[i], b = x[i + w];
+                    x[i] = a + b;
+                    x[i + w] = a - b;
+                }
+#pragma unroll
+        for (int i = 0; i < N; i++) p[i * s] = x[i];
     }
+}
+
+/* In shared memory; strides ascend. */
+__device__ void op_hadamard(const row_ctx &c)
+{
+    int n = c.o->width, block = c.o->n[0], back = c.o->n[1], s = 1;
+    float scale = c.o->f[0], *v = c.shared + c.o->stage;
+    const float *w = c.o->w;
+    if (back) map(v, n, [&](int i) { return c.x[i]; });
+    else map(v, n, [&](int i) { return c.x[i] * w[i]; });
+    for (; s * 8 <= block; s *= 8) {
+        __syncthreads();
+        butterflies<3>(v, n, s);
+    }
+    __syncthreads();
+    if (s * 4 == block) butterflies<2>(v, n, s);
+    else if (s * 2 == block) butterflies<1>(v, n, s);
+    __syncthreads();
+    if (back) map(c.y, n, [&](int i) { return (v[i] * scale) * w[i]; });
+    else map(c.y, n, [&](int i) { return v[i] * scale; });
 }
 
 /* ---- experts ---- */
 
-/* One warp: k times the largest of what is left, ties to the lower expert. */
+/* k times the largest of what is left, ties to the lower expert: a lane holds the PER experts lane, lane + 32, .. as ordered keys. */
+template <int PER> __device__ __forceinline__ void choose(const float *z, int n, int k, int32_t *ids)
+{
+    int lane = threadIdx.x;
+    unsigned long long key[PER];
+#pragma unroll
+    for (int j = 0; j < PER; j++) {
+        int e = lane + 32 * j;
+        unsigned u = e < n ? __float_as_uint(z[e]) : 0;
+        if ((u & 0x7fffffff) == 0) u = 0; /* -0 equals +0 */
+        u = u & 0x80000000u ? ~u : u | 0x80000000u;
+        key[j] = e < n ? (unsigned long long)u << 32 | (unsigned)~e : 0;
+    }
+    for (int i = 0; i < k; i++) {
+        unsigned long long best = 0;
+#pragma unroll
+        for (int j = 0; j < PER; j++) best = key[j] > best ? key[j] : best;
+        for (int s = 16; s; s /= 2) {
+            unsigned long long v = __shfl_xor_sync(FULL, best, s);
+            best = v > best ? v : best;
+        }
+#pragma unroll
+        for (int j = 0; j < PER; j++)
+            if (key[j] == best) key[j] = 0;
+        if (lane == 0) ids[i] = (int)~(unsigned)best;
+    }
+}
+
+/* One warp. */
 __device__ void op_route(const row_ctx &c)
 {
     if (threadIdx.x >= 32) return;
@@ -260,25 +355,8 @@ __device__ void op_route(const row_ctx &c)
         for (int i = lane; i < k; i += 32) ids[i] = i, w[i] = 0;
         return;
     }
-    unsigned taken = 0; /* bit j: expert lane + 32j */
-    for (int i = 0; i < k; i++) {
-        unsigned long long best = 0;
-        for (int e = lane, j = 0; e < n; e += 32, j++) {
-            if (taken >> j & 1) continue;
-            unsigned u = __float_as_uint(z[e]);
-            if ((u & 0x7fffffff) == 0) u = 0; /* -0 equals +0 */
-            u = u & 0x80000000u ? ~u : u | 0x80000000u;
-            unsigned long long v = (unsigned long long)u << 32 | (unsigned)~e;
-            best = v > best ? v : best;
-        }
-        for (int s = 16; s; s /= 2) {
-            unsigned long long v = __shfl_xor_sync(FULL, best, s);
-            best = v > best ? v : best;
-        }
-        int e = (int)~(unsigned)best;
-        if (e % 32 == lane) taken |= 1u << (e / 32);
-        if (lane == 0) ids[i] = e;
-    }
+    if (n <= 256) choose<8>(z, n, k, ids);
+    else choose<32>(z, n, k, ids);
     __syncwarp();
     float m = z[ids[0]], all = 1;
     bool soft_all = c.o->n[2] == CB_ROUTE_SOFTMAX_ALL;
@@ -301,76 +379,104 @@ __device__ void op_route(const row_ctx &c)
     }
 }
 
+/* A step of one row: each slot is a tile of its own, in any order. */
+__device__ void op_sort_one(const row_ctx &c)
+{
+    const cu_sort &s = c.o->u.sort;
+    int i = threadIdx.x;
+    if (i > s.k) return;
+    if (i < s.k) {
+        s.slots[i] = i;
+        s.rows[i] = 0;
+    }
+    ((int4 *)s.tiles)[i] = i < s.k ? make_int4(s.route[i], i, 1, 0) : make_int4(-1, 0, 0, 0);
+}
+
 __device__ void op_moe_sum(const row_ctx &c)
 {
     int k = c.o->n[0];
     const float *w = c.b + k, *y = c.o->in[0] + (size_t)c.row * k * c.o->in_stride[0];
-    for (int i = threadIdx.x; i < c.o->width; i += THREADS) {
+    size_t stride = c.o->in_stride[0];
+    map(c.y, c.o->width, [&](int i) {
         float acc = 0;
-        for (int j = 0; j < k; j++) acc = cb_fma(w[j], y[(size_t)j * c.o->in_stride[0] + i], acc);
-        c.y[i] = acc;
-    }
+        int j = 0;
+        for (; j + 4 <= k; j += 4) {
+            float v[4];
+#pragma unroll
+            for (int q = 0; q < 4; q++) v[q] = y[(j + q) * stride + i];
+#pragma unroll
+            for (int q = 0; q < 4; q++) acc = cb_fma(w[j + q], v[q], acc);
+        }
+        for (; j < k; j++) acc = cb_fma(w[j], y[j * stride + i], acc);
+        return acc;
+    });
 }
 
-__device__ void one_op(const row_ctx &c, float *smem)
+__device__ void one_op(const row_ctx &c)
 {
     const cu_row_op *o = c.o;
-    const int n = o->width, t = threadIdx.x;
+    const int n = o->width;
     switch (o->kind) {
     case CB_EMBED: op_embed(c); break;
     case CB_ROPE_TABLE: op_rope_table(c); break;
-    case CB_RMSNORM: op_rmsnorm(c, smem); break;
+    case CB_RMSNORM: op_rmsnorm(c); break;
     case CB_QUANT: op_quant(c); break;
     case CB_ROPE: op_rope(c); break;
     case CB_KV_PUT: op_kv_put(c); break;
     case CB_GLU: op_glu(c); break;
-    case CB_ADD:
-        for (int i = t; i < n; i += THREADS) c.y[i] = c.x[i] + c.b[i];
-        break;
-    case CB_BIAS:
-        for (int i = t; i < n; i += THREADS) c.y[i] = c.x[i] + o->w[i];
-        break;
+    case CB_ADD: map(c.y, n, [&](int i) { return c.x[i] + c.b[i]; }); break;
+    case CB_BIAS: map(c.y, n, [&](int i) { return c.x[i] + o->w[i]; }); break;
     case CB_WANTED: {
-        const float *x = o->in[0] + (size_t)c.step->wanted[o->n[0] + c.row] * o->in_stride[0];
-        for (int i = t; i < n; i += THREADS) c.y[i] = x[i];
+        const float *x = o->in[0] + (size_t)c.step->wanted[c.row] * o->in_stride[0];
+        map(c.y, n, [&](int i) { return x[i]; });
         break;
     }
-    case CB_SOFTCAP:
-        for (int i = t; i < n; i += THREADS) c.y[i] = o->f[0] * cb_tanhf(c.x[i] / o->f[0]);
-        break;
+    case CB_SOFTCAP: map(c.y, n, [&](int i) { return o->f[0] * cb_tanhf(c.x[i] / o->f[0]); }); break;
     case CB_SPLIT: op_split(c); break;
     case CB_SCALE: {
         float s = o->w ? o->w[0] : o->f[0];
-        for (int i = t; i < n; i += THREADS) c.y[i] = c.x[i] * s;
+        map(c.y, n, [&](int i) { return c.x[i] * s; });
         break;
     }
-    case CB_HADAMARD: op_hadamard(c, smem); break;
+    case CB_HADAMARD: op_hadamard(c); break;
     case CB_ROUTE: op_route(c); break;
+    case CB_MOE_SORT: op_sort_one(c); break;
     case CB_MOE_SUM: op_moe_sum(c); break;
     case CB_ADD_GATED: {
         float g = cb_sigmoidf(c.b[0]);
-        const float *y = o->in[2] + (size_t)c.row * o->in_stride[2];
-        for (int i = t; i < n; i += THREADS) c.y[i] = cb_fma(g, y[i], c.x[i]);
+        map(c.y, n, [&](int i) { return cb_fma(g, c.c[i], c.x[i]); });
         break;
     }
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) k_rows(const __grid_constant__ cu_rows a)
+/* Input or output i of an op in this row. */
+__device__ __forceinline__ const float *operand(const cu_row_op &o, int i, int row, float *shared)
 {
-    __shared__ float smem[4096];
+    return o.in_local[i] >= 0 ? shared + o.in_local[i] : o.in[i] + (size_t)row * o.in_stride[i];
+}
+
+extern "C" __global__ void __launch_bounds__(1024) k_rows(const __grid_constant__ cu_rows a)
+{
+    extern __shared__ __align__(16) float shared[];
+    __shared__ __align__(16) cu_row_op ops[CU_MAX_ROW_OPS];
     pdl_trigger();
+    for (int i = threadIdx.x; i < a.n_ops * (int)(sizeof(cu_row_op) / 8); i += blockDim.x) ((uint64_t *)ops)[i] = ((const uint64_t *)a.ops)[i];
+    __syncthreads();
     pdl_wait();
     for (int i = 0; i < a.n_ops; i++) {
+        const cu_row_op &o = ops[i];
         row_ctx c;
-        c.o = &a.ops[i];
+        c.o = &o;
         c.step = a.step;
         c.row = blockIdx.x;
-        c.x = c.o->in[0] + (size_t)c.row * c.o->in_stride[0];
-        c.b = c.o->in[1] + (size_t)c.row * c.o->in_stride[1];
-        c.y = c.o->out + (size_t)c.row * c.o->out_stride;
+        c.shared = shared;
+        c.x = operand(o, 0, c.row, shared);
+        c.b = operand(o, 1, c.row, shared);
+        c.c = operand(o, 2, c.row, shared);
+        c.y = o.out_local >= 0 ? shared + o.out_local : o.out + (size_t)c.row * o.out_stride;
         if (i) __syncthreads();
-        one_op(c, smem);
+        one_op(c);
     }
 }
 
@@ -379,7 +485,7 @@ extern "C" __global__ void __launch_bounds__(256) k_softcap(const __grid_constan
 {
     pdl_trigger();
     pdl_wait();
-    const cu_row_op &o = a.ops[0];
+    const cu_row_op o = a.ops[0];
     float *y = o.out + (size_t)blockIdx.y * o.out_stride;
     for (int i = blockIdx.x * 256 + threadIdx.x; i < o.width; i += gridDim.x * 256) y[i] = o.f[0] * cb_tanhf(y[i] / o.f[0]);
 }

@@ -103,7 +103,7 @@ static int send_step(cb_dev *d, cb_err *err)
 static int launch(cb_dev *d, int from, int to, cb_err *err)
 {
     for (int i = from; i < to; i++) {
-        int rc = cu_launch_ops(d, d->order + d->launches[i].first, d->launches[i].n, err);
+        int rc = cu_launch_ops(d, d->schedule, &d->schedule->launches[i], err);
         if (rc < 0) return rc;
     }
     return 0;
@@ -120,7 +120,7 @@ static int best(cb_dev *d, cb_err *err)
 
 static int whole_step(cb_dev *d, cb_err *err)
 {
-    int rc = launch(d, 0, d->n_launches, err);
+    int rc = launch(d, 0, d->schedule->n_launches, err);
     return rc < 0 ? rc : best(d, err);
 }
 
@@ -166,6 +166,15 @@ static int wait(cb_dev *d, cb_err *err)
     return 0;
 }
 
+static int check(cb_dev *d, cb_err *err)
+{
+    cu_step *s = (cu_step *)d->step_host;
+    TRY(d->cu.cuMemcpyDtoHAsync_(&s->bad_op, (CUdeviceptr)(uintptr_t)&d->step->bad_op, 4, d->stream), "a step");
+    int rc = wait(d, err);
+    if (rc < 0 || s->bad_op == CU_NO_OP) return rc;
+    return cb_fail(err, CB_ENUM, "%s: a value is not finite (NaN or infinity) after op %d", d->plan->ops[s->bad_op].name, s->bad_op);
+}
+
 /* Logits of the wanted rows wanted0 .. wanted0+n_wanted, through pinned memory. */
 static int fetch(cb_dev *d, cb_err *err)
 {
@@ -174,7 +183,7 @@ static int fetch(cb_dev *d, cb_err *err)
     if (b->best && d->n_wanted) {
         unsigned long long *ids = d->out_host;
         TRY(d->cu.cuMemcpyDtoHAsync_(ids, (CUdeviceptr)(uintptr_t)d->best, (size_t)d->n_wanted * 8, d->stream), "best ids");
-        int rc = wait(d, err);
+        int rc = check(d, err);
         if (rc < 0) return rc;
         for (int i = 0; i < d->n_wanted; i++) b->best[d->wanted0 + i] = (int32_t)~(uint32_t)ids[i];
     }
@@ -187,15 +196,6 @@ static int fetch(cb_dev *d, cb_err *err)
         r += n;
     }
     return 0;
-}
-
-static int check(cb_dev *d, cb_err *err)
-{
-    cu_step *s = (cu_step *)d->step_host;
-    TRY(d->cu.cuMemcpyDtoHAsync_(&s->bad_op, (CUdeviceptr)(uintptr_t)&d->step->bad_op, 4, d->stream), "a step");
-    int rc = wait(d, err);
-    if (rc < 0 || s->bad_op == CU_NO_OP) return rc;
-    return cb_fail(err, CB_ENUM, "%s: a value is not finite (NaN or infinity) after op %d", d->plan->ops[s->bad_op].name, s->bad_op);
 }
 
 /* ---- one op at a time, for a tap ---- */
@@ -249,7 +249,7 @@ static int timed_op(cb_dev *d, tap_clock *c, int32_t i, double *us, cb_err *err)
     float ms;
     for (int k = 0; k < 2; k++) TRY(d->cu.cuMemsetD8Async_(c->fill, 0, TAP_FILL, d->stream), "timing");
     TRY(d->cu.cuEventRecord_(c->e[0], d->stream), "timing");
-    int rc = cu_launch_ops(d, &i, 1, err);
+    int rc = cu_launch_ops(d, d->schedule, &d->schedule->launches[i], err);
     if (rc < 0) return rc;
     TRY(d->cu.cuEventRecord_(c->e[1], d->stream), "timing");
     TRY(d->cu.cuEventSynchronize_(c->e[1]), d->plan->ops[i].name);
@@ -281,6 +281,7 @@ static int run(cb_dev *d, cb_err *err)
         return cb_fail(err, CB_EUSAGE, "a tap on a step with logits of %d rows: the GPU has room for %d", b->n_wanted, d->logits_rows);
     d->wanted0 = 0;
     d->n_wanted = b->n_wanted < d->logits_rows ? b->n_wanted : d->logits_rows;
+    d->schedule = &d->schedules[b->tap ? CU_FOR_TAP : b->n_rows == 1 ? CU_FOR_ONE : CU_FOR_MANY];
     if ((rc = send_tables(d, err)) < 0 || (rc = send_step(d, err)) < 0) return rc;
     if (b->tap) rc = tapped_step(d, err);
     else if (d->n_splits && b->n_wanted <= d->logits_rows) rc = from_graph(d, err);
@@ -289,11 +290,13 @@ static int run(cb_dev *d, cb_err *err)
     while (rc == 0 && d->wanted0 + d->n_wanted < b->n_wanted) { /* more logits than there is room for: the head again */
         d->wanted0 += d->n_wanted;
         if (b->n_wanted - d->wanted0 < d->n_wanted) d->n_wanted = b->n_wanted - d->wanted0;
-        rc = launch(d, d->first_wanted, d->n_launches, err);
+        CUdeviceptr wanted = (CUdeviceptr)(uintptr_t)(((cu_step *)d->step_host)->wanted + d->wanted0);
+        TRY(d->cu.cuMemcpyHtoDAsync_((CUdeviceptr)(uintptr_t)&d->step->wanted, &wanted, sizeof wanted, d->stream), "the step's rows");
+        rc = launch(d, d->schedule->first_wanted, d->schedule->n_launches, err);
         if (rc == 0) rc = best(d, err);
         if (rc == 0) rc = fetch(d, err);
     }
-    return rc < 0 ? rc : check(d, err);
+    return rc < 0 || (b->best && b->n_wanted) ? rc : check(d, err);
 }
 
 int cu_run(cb_dev *d, const cb_batch *b, cb_err *err)
