@@ -29,23 +29,21 @@ static bool widen_mxfp8(const cb_matrix *m, int64_t at, const float *table, floa
 
 /* Room of one thread, behind what `linear` wants. */
 typedef struct room {
-    float *row;      /* [cols] */
-    int8_t *planes;  /* [piece][n_groups][128] */
+    float *row;      /* [cols], mxfp8 only */
+    uint8_t *planes; /* [piece][n_groups][128] */
     float *scales;   /* [piece][n_groups] */
-    float *xs;       /* [n_groups]: not wanted here */
-    int32_t *sum;    /* [n_groups]: the same */
 } room;
 
 static size_t lay_out(room *r, const cb_matrix *m, uint8_t *base)
 {
     size_t at = 0, G = (size_t)n_groups(m), per = (size_t)piece_rows(m);
-    const size_t sizes[] = {cb_linear_scratch(m->cols), (size_t)m->cols * 4, per * G * 128, per * G * 4, G * 4, G * 4};
-    uint8_t *p[6];
-    for (int i = 0; i < 6; i++) {
+    const size_t sizes[] = {cb_linear_scratch(m->cols), m->mode == CB_W_MXFP8 ? (size_t)m->cols * 4 : 0, per * G * 128, per * G * 4};
+    uint8_t *p[4];
+    for (int i = 0; i < 4; i++) {
         p[i] = base + at;
-        at += (sizes[i] + 127) & ~(size_t)63; /* a margin: vectors are stored whole */
+        at += (sizes[i] + 63) & ~(size_t)63;
     }
-    *r = (room){(float *)p[1], (int8_t *)p[2], (float *)p[3], (float *)p[4], (int32_t *)p[5]};
+    *r = (room){(float *)p[1], p[2], (float *)p[3]};
     return at;
 }
 
@@ -73,13 +71,17 @@ void cpu_product(const cpu_ctx *c, const cb_mm *mm, int64_t mat, int64_t n0, int
         int rows = n1 - n < per ? (int)(n1 - n) : per;
         for (int i = 0; i < rows; i++) {
             int64_t at = cb_matrix_row(m, mat, n + i);
-            ok &= m->mode == CB_W_MXFP8 ? widen_mxfp8(m, at, table, r.row)
-                                        : cb_widen_row(m->codes + (uint64_t)at * m->row_bytes, m->float_dtype, m->cols, r.row);
-            k->quant_row(r.row, (int)m->cols, 64, 1, r.planes + (size_t)i * (size_t)G * 128, r.scales + (size_t)i * (size_t)G, r.xs, r.sum);
+            const uint8_t *stored = m->codes + (uint64_t)at * m->row_bytes;
+            cb_dtype t = m->float_dtype;
+            if (m->mode == CB_W_MXFP8) {
+                ok &= widen_mxfp8(m, at, table, r.row);
+                stored = (const uint8_t *)r.row;
+                t = CB_F32;
+            }
+            ok &= k->encode_row(stored, t, m->cols, r.planes + (size_t)i * (size_t)G * 128, r.scales + (size_t)i * (size_t)G);
         }
-        cb_unsign_planes(r.planes, rows * G);
         cb_mm piece = *mm;
-        piece.codes = (const uint8_t *)r.planes;
+        piece.codes = r.planes;
         piece.scales = (const uint8_t *)r.scales;
         piece.y += n;
         k->linear(&piece, 0, rows, c->scratch);

@@ -1,6 +1,6 @@
-/* encode_c.c: what turns stored floats into CB_FMT_PLANES a row at a time, around the quant_row kernel. Plain loops over 64
- * elements that the compiler turns into vectors; conversions are exact. */
-#include "kernels/kernels.h"
+/* encode_c.c: stored floats to f32, exactly, in plain loops over 64 elements that the compiler turns into vectors. */
+#include "kernels/encode.h"
+#include "kernels/kernels_c.h"
 #include <string.h>
 
 static bool widen_bf16(const uint8_t *p, float *x)
@@ -45,7 +45,7 @@ static bool widen_f32(const uint8_t *p, float *x)
     return top < 0x7f800000;
 }
 
-bool cb_widen_row(const uint8_t *p, cb_dtype t, int64_t n, float *x)
+bool cb_widen(const uint8_t *p, cb_dtype t, int64_t n, float *x)
 {
     bool ok = true;
     int64_t i = 0;
@@ -61,9 +61,7 @@ bool cb_widen_row(const uint8_t *p, cb_dtype t, int64_t n, float *x)
     return ok;
 }
 
-/* xi = 256*hi + lo with lo in -128..127; wi + 32768 = 256*high + low with both in 0..255. */
-void cb_unsign_planes(int8_t *planes, int n_groups)
+bool cb_encode_row_c(const uint8_t *p, cb_dtype t, int64_t n, uint8_t *out, float *scales)
 {
-    for (int g = 0; g < n_groups; g++, planes += 128)
-        for (int i = 0; i < 64; i++) planes[i] = (int8_t)((planes[i] ^ -128) + (planes[64 + i] < 0 ? -1 : 0));
+    return cb_encode_row_by(cb_quant_row_c, p, t, n, out, scales);
 }

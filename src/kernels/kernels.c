@@ -12,6 +12,7 @@ void cb_kernels_set_c(cb_kernels *k)
     *k = (cb_kernels){
         .name = "c",
         .quant_row = cb_quant_row_c,
+        .encode_row = cb_encode_row_c,
         .linear = cb_linear_c,
         .rmsnorm = cb_rmsnorm_c,
         .silu_mul = cb_silu_mul_c,

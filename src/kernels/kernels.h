@@ -113,6 +113,9 @@ typedef struct cb_kernels {
 
     /* One row of n floats to planes; sizes as cb_qrows for one row. n need not be a multiple of group. */
     void (*quant_row)(const float *x, int n, int group, int pack, int8_t *planes, float *dx, float *xs, int32_t *sum);
+    /* n stored floats (BF16, F16 or F32, any alignment) as cb_encode_planes makes them; out is 64-byte aligned. False when one
+     * is not finite: then out means nothing. */
+    bool (*encode_row)(const uint8_t *p, cb_dtype t, int64_t n, uint8_t *out, float *scales);
     /* scratch: cb_linear_scratch(k) bytes, 64-byte aligned, contents of no meaning. n0 is a multiple of CB_ROW_UNIT. */
     void (*linear)(const cb_mm *mm, int64_t n0, int64_t n1, void *scratch);
 
@@ -171,8 +174,4 @@ void cb_kernels_set_neon(cb_kernels *k);
 
 /* Encodes one row of k floats as CB_FMT_PLANES: out n_groups*128 bytes, scales [n_groups], n_groups = (k+63)/64. */
 void cb_encode_planes(const float *w, int64_t k, uint8_t *out, float *scales);
-/* The same in steps: x = n stored floats (BF16, F16 or F32, any alignment; false when one is not finite); quant_row with groups of
- * 64 and pack 1, whose dx are the scales; then its planes made unsigned in place. */
-bool cb_widen_row(const uint8_t *p, cb_dtype t, int64_t n, float *x);
-void cb_unsign_planes(int8_t *planes, int n_groups);
 #endif

@@ -5,6 +5,7 @@ void cb_kernels_set_avx2(cb_kernels *k)
 {
     k->name = "avx2";
     k->quant_row = cb_quant_row_avx2;
+    k->encode_row = cb_encode_row_avx2;
     k->linear = cb_linear_avx2;
     k->quant16 = cb_quant16_avx2;
     k->rmsnorm = cb_rmsnorm_avx2;

@@ -5,6 +5,7 @@ void cb_kernels_set_avx512(cb_kernels *k)
 {
     k->name = "avx512";
     k->quant_row = cb_quant_row_avx512;
+    k->encode_row = cb_encode_row_avx512;
     k->linear = cb_linear_avx512;
     k->quant16 = cb_quant16_avx512;
     k->rmsnorm = cb_rmsnorm_avx512;

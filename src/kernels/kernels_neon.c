@@ -6,6 +6,7 @@ void cb_kernels_set_neon(cb_kernels *k)
     k->name = "neon";
     k->linear = cb_linear_neon;
     k->quant_row = cb_quant_row_neon;
+    k->encode_row = cb_encode_row_neon;
     k->quant16 = cb_quant16_neon;
     k->rmsnorm = cb_rmsnorm_neon;
     k->silu_mul = cb_silu_mul_neon;

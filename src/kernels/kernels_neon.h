@@ -4,6 +4,7 @@
 #include "kernels/kernels.h"
 
 void cb_quant_row_neon(const float *x, int n, int group, int pack, int8_t *planes, float *dx, float *xs, int32_t *sum);
+bool cb_encode_row_neon(const uint8_t *p, cb_dtype t, int64_t n, uint8_t *out, float *scales);
 float cb_quant16_neon(const float *x, int n, int16_t *xi);
 void cb_linear_neon(const cb_mm *mm, int64_t n0, int64_t n1, void *scratch);
 void cb_rmsnorm_neon(float *y, const float *x, const float *w, int n, float eps);

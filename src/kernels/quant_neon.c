@@ -1,5 +1,6 @@
 /* quant_neon.c: floats to 16-bit fixed point; linear_c.c is the truth. */
 #include "kernels/kernels_c.h"
+#include "kernels/encode.h"
 #include "kernels/kernels_neon.h"
 #include "kernels/num_neon.h"
 
@@ -107,4 +108,9 @@ void cb_quant_row_neon(const float *x, int n, int group, int pack, int8_t *plane
     else if (pack == 2) row(x, n, group, 2, planes, dx, xs, sum);
     else if (pack == 4) row(x, n, group, 4, planes, dx, xs, sum);
     else row(x, n, group, 8, planes, dx, xs, sum);
+}
+
+bool cb_encode_row_neon(const uint8_t *p, cb_dtype t, int64_t n, uint8_t *out, float *scales)
+{
+    return cb_encode_row_by(cb_quant_row_neon, p, t, n, out, scales);
 }

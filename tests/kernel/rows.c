@@ -54,6 +54,42 @@ static void test_quant16(void **state)
     }
 }
 
+/* Scalar against cb_encode_planes of the decoded floats, then each level against scalar. */
+static void test_encode_row(void **state)
+{
+    (void)state;
+    static const cb_dtype types[] = {CB_BF16, CB_F16, CB_F32};
+    kt_rng r = kt_seed(12);
+    for (int s = 0; s < KT_COUNT(sizes) * 3 * 3; s++) {
+        cb_dtype t = types[s % 3];
+        int n = sizes[s / 9], how = s / 3 % 3, G = (n + 63) / 64;
+        size_t size = cb_dtype_size(t);
+        kt_buf p = kt_alloc((size_t)n * size, (size_t)kt_below(&r, 8)), x = kt_alloc((size_t)n * 4, 0);
+        kt_buf a = kt_alloc((size_t)G * 128, 0), b = kt_alloc((size_t)G * 128, 0), fa = kt_alloc((size_t)G * 4, 0), fb = kt_alloc((size_t)G * 4, 4);
+        bool finite = true;
+        for (size_t i = 0; i < p.n; i++) { /* any bits; or finite ones; or finite ones and whole groups of zeros */
+            p.p[i] = (uint8_t)kt_u64(&r);
+            if (how && i % size == size - 1) p.p[i] &= 0xbf;
+            if (how == 2 && i / size / 64 % 3 == 1) p.p[i] = 0;
+        }
+        for (int i = 0; i < n; i++) {
+            kt_floats(&x)[i] = cb_load_float(p.p, t, (size_t)i);
+            finite &= isfinite(kt_floats(&x)[i]) != 0;
+        }
+        assert_int_equal(L.c.encode_row(p.p, t, n, b.p, kt_floats(&fb)), finite);
+        cb_encode_planes(kt_floats(&x), n, a.p, kt_floats(&fa));
+        if (finite) kt_same_bytes(a.p, b.p, a.n, "c encode_row n %d dtype %d", n, t);
+        if (finite) kt_same_bytes(fa.p, fb.p, fa.n, "c encode_row scales n %d dtype %d", n, t);
+        for (int i = 0; i < L.n; i++) {
+            if (!KT_OWN(&L, i, encode_row)) continue;
+            assert_int_equal(L.k[i].encode_row(p.p, t, n, b.p, kt_floats(&fb)), finite);
+            if (finite) kt_same_bytes(a.p, b.p, a.n, "%s encode_row n %d dtype %d", L.k[i].name, n, t);
+            if (finite) kt_same_bytes(fa.p, fb.p, fa.n, "%s encode_row scales n %d dtype %d", L.k[i].name, n, t);
+        }
+        kt_free(&p), kt_free(&x), kt_free(&a), kt_free(&b), kt_free(&fa), kt_free(&fb);
+    }
+}
+
 static void test_rmsnorm(void **state)
 {
     (void)state;
@@ -201,7 +237,7 @@ static void test_all_finite(void **state)
 int main(void)
 {
     L = kt_levels_get();
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_quant_row), cmocka_unit_test(test_quant16),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_quant_row), cmocka_unit_test(test_quant16), cmocka_unit_test(test_encode_row),
                                        cmocka_unit_test(test_rmsnorm),   cmocka_unit_test(test_map2),
                                        cmocka_unit_test(test_map1),      cmocka_unit_test(test_rope),
                                        cmocka_unit_test(test_all_finite)};
