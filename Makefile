@@ -147,7 +147,7 @@ build/cuda/gemm_bench: tests/cuda/gemm_bench.cu $(wildcard tests/cuda/*.cuh test
 # Sub-makes share the caller's -j; two jobs when there is none.
 J = $(if $(findstring -j,$(MAKEFLAGS)),,-j2)
 
-.PHONY: tests test check-asan check-ubsan check-tsan check-valgrind check-aarch64 fuzz fuzz-bins fuzz-run
+.PHONY: tests test check-asan check-ubsan check-tsan check-valgrind check-aarch64 check-cuda fuzz fuzz-bins fuzz-run
 tests: $(TEST_BIN) $(FUZZ_BIN) $(B)/synth
 fuzz-bins: $(FUZZ_BIN)
 
@@ -163,6 +163,12 @@ check-asan check-ubsan check-tsan: check-%:
 check-valgrind:
 	@$(MAKE) --no-print-directory $(J) tests
 	@CB_TEST_WRAP="valgrind -q --error-exitcode=99" CB_TEST_TIMEOUT=1200 tests/run.sh release unit
+# On a machine with an NVIDIA GPU: whole models and every kernel by hash, then the small ones under compute-sanitizer. Without a GPU
+# each test is skipped by name.
+check-cuda:
+	@tools/deps.sh build test
+	@$(MAKE) --no-print-directory $(J) all tests
+	@tests/cuda.sh
 check-aarch64:
 	@$(MAKE) --no-print-directory $(J) FLAVOUR=aarch64 tests
 	@tests/run.sh aarch64
@@ -198,7 +204,7 @@ help:
 	@echo "make            release build: build/release/cambium, libcambium.a, libcambium.so"
 	@echo "make demo       install packages, build, fetch SmolLM2 135M, answer one prompt"
 	@echo "make test       all tests that need no GPU and no download"
-	@echo "make check-asan check-ubsan check-tsan check-valgrind check-aarch64    the tests, instrumented or emulated"
+	@echo "make check-asan check-ubsan check-tsan check-valgrind check-aarch64 check-cuda    the tests, instrumented, emulated or on a GPU"
 	@echo "make fuzz-run T=NAME SECONDS=60    one fuzz target"
 	@echo "make cuda-bench build/cuda/gemm_bench: checks and times the many-rows GPU kernels"
 	@echo "make lint fmt compdb install clean"

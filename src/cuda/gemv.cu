@@ -5,7 +5,7 @@
  * before the kernel waits for its input; many warps hide each other's loads. */
 #include "cuda/common.cuh"
 
-enum { WARPS = 8, THREADS = 32 * WARPS, MAX_TOKENS = 8, ANY = 0 };
+enum { WARPS = 8, THREADS = 32 * WARPS };
 
 __device__ __forceinline__ uint32_t load_u32(const void *p)
 {
@@ -70,7 +70,7 @@ template <bool AFFINE> __device__ __forceinline__ void fold(float (&acc)[2], flo
     acc[1] = cb_fma(s1, p1, acc[1]);
 }
 
-/* Formats with a kernel of their own. WORDS: 32-bit words of a group that one lane of four takes (of one plane). */
+/* Formats with code of their own. WORDS: 32-bit words of a group that one lane of four takes (of one plane). */
 template <int FMT, int BITS, int GROUP> struct format {
     static constexpr int PACK = FMT == CU_FMT_PLANES ? 1 : 8 / BITS, WORDS = GROUP * (FMT == CU_FMT_PLANES ? 8 : BITS) / 128;
     static constexpr int N_PLANES = FMT == CU_FMT_PLANES ? 2 : 1, CHUNK = WORDS * N_PLANES > 2 ? 2 : 4;
