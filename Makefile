@@ -124,6 +124,7 @@ else
 $(FUZZ_BIN): $(B)/tests/fuzz/%: $(B)/tests/fuzz/%.o $(B)/tests/fuzz/replay.o $(B)/libcambium.a
 	@$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 endif
+$(B)/tests/fuzz/settings: $(B)/src/cli/settings.o
 $(filter $(B)/tests/parity/%,$(TEST_BIN)): $(patsubst %,$(B)/src/cli/parity_%.o,ref run self)
 $(TEST_BIN): $(B)/tests/%: $(B)/tests/%.o $(B)/libcambium.a
 	@$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) $(LDLIBS) -lcmocka
@@ -162,7 +163,7 @@ check-asan check-ubsan check-tsan: check-%:
 	@tests/run.sh $*
 check-valgrind:
 	@$(MAKE) --no-print-directory $(J) tests
-	@CB_TEST_WRAP="valgrind -q --error-exitcode=99" CB_TEST_TIMEOUT=1200 tests/run.sh release unit
+	@CB_TEST_AS=valgrind CB_TEST_WRAP="valgrind -q --error-exitcode=99" CB_TEST_TIMEOUT=600 tests/run.sh release unit
 # On a machine with an NVIDIA GPU: whole models and every kernel by hash, then the small ones under compute-sanitizer. Without a GPU
 # each test is skipped by name.
 check-cuda:

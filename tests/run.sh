@@ -6,7 +6,8 @@
 # Programs: build/FLAVOUR/tests/{unit,kernel,op,parity}/* (cmocka), build/FLAVOUR/tests/fuzz/* (replays of the fuzz corpora)
 # and tests/cli/*.sh (print "ok - name", "skip - name: why" or "not ok - name"; CAMBIUM names the program under test). Full
 # output is kept in build/FLAVOUR/test-logs. CB_TEST_TIMEOUT: seconds a program may take (default 300, in other flavours 900).
-# CB_TEST_JOBS: programs at a time (default 2). CB_TEST_WRAP: a command before each cmocka program.
+# CB_TEST_JOBS: programs at a time (default 2). CB_TEST_WRAP: a command before each cmocka program. CB_TEST_AS: the flavour that
+# programs are told (they do less in slow ones).
 set -u
 cd "$(dirname "$0")/.." || exit 2
 flavour=${1:-release}
@@ -19,7 +20,7 @@ limit=${CB_TEST_TIMEOUT:-$slow}
 jobs=${CB_TEST_JOBS:-2}
 rm -rf "$logs"
 mkdir -p "$logs"
-export CAMBIUM=$PWD/$B/cambium CB_FLAVOUR=$flavour LC_ALL=C.UTF-8
+export CAMBIUM=$PWD/$B/cambium CB_FLAVOUR=${CB_TEST_AS:-$flavour} LC_ALL=C.UTF-8
 export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=1:detect_stack_use_after_return=1:allocator_may_return_null=1}
 export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1}
 export TSAN_OPTIONS=${TSAN_OPTIONS:-halt_on_error=1}

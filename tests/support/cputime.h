@@ -10,6 +10,13 @@
 /* Seconds of processor time this process has used. */
 static inline double tt_cpu(void) { return (double)clock() / CLOCKS_PER_SEC; }
 
+/* Under valgrind (make check-valgrind) everything is some thirty times slower, and addresses are few. */
+static inline bool tt_valgrind(void)
+{
+    const char *f = getenv("CB_FLAVOUR");
+    return f && !strcmp(f, "valgrind");
+}
+
 /* Is a cost (seconds of processor time, KiB) within its limit? Always yes under emulation and sanitizers. */
 static inline bool tt_within(double cost, double limit)
 {
