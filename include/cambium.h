@@ -207,8 +207,8 @@ typedef struct cb_tap {
     int rows;
     size_t row_bytes;    /* bytes of one row that mean something */
     size_t row_stride;   /* bytes from one row to the next */
-    double us;           /* time of the op, microseconds, wall */
-    uint64_t bytes;      /* weight bytes it read */
+    double us;           /* time of the op, microseconds, wall; on a GPU between events around it */
+    uint64_t bytes;      /* of weights and of sequences' states that it moved at least */
     uint64_t flops;      /* 2 x multiply-adds, all rows */
 } cb_tap;
 typedef void (*cb_tap_fn)(void *ctx, const cb_tap *tap);

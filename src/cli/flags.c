@@ -78,7 +78,7 @@ void cli_opts_init(cli_opts *o)
     int64_t *ints[] = { &o->ctx_size, &o->threads, &o->memory_limit, &o->prefill_chunk, &o->top_k, &o->repeat_last_n,
                         &o->seed, &o->max_tokens, &o->batch_with, &o->steps, &o->top, &o->memory_floor,
                         &o->num_draft_tokens, &o->reasoning_budget, &o->positions, &o->bits, &o->group, &o->hadamard,
-                        &o->gen, &o->repeats };
+                        &o->gen, &o->repeats, &o->depth };
     for (size_t i = 0; i < sizeof ints / sizeof *ints; i++) *ints[i] = INT64_MIN;
     o->temp = o->top_p = o->min_p = o->repeat_penalty = o->presence_penalty = o->frequency_penalty = NAN;
     o->kl_mean = o->dmax = o->margin = NAN;

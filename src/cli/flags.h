@@ -56,7 +56,7 @@ typedef struct cli_opts {
     double kl_mean, dmax, margin;
     /* bench */
     const char *prompt_sizes, *depths, *batches, *json_file;
-    int64_t gen, repeats;
+    int64_t gen, repeats, depth;
     bool csv;
     /* quantize */
     int64_t bits, group, hadamard;

@@ -22,8 +22,9 @@ static const cli_flag run_flags[] = {
 };
 static const cli_flag json_flags[] = { { "json", NULL, CLI_BOOL, AT(json), NULL, "one JSON object" }, { 0 } };
 static const cli_flag plan_flags[] = {
-    { "trace-ops", NULL, CLI_BOOL, AT(trace_ops), NULL, "run some steps and add time, GB/s and share of the read bandwidth" },
+    { "trace-ops", NULL, CLI_BOOL, AT(trace_ops), NULL, "run some steps and add time, GB/s of weights and state, share of the read bandwidth" },
     { "steps", NULL, CLI_INT, AT(steps), "N", "steps of one token to time (default 8)" },
+    { "depth", NULL, CLI_INT, AT(depth), "N", "tokens of context before them (default 0)" },
     { 0 },
 };
 static const cli_flag diff_flags[] = {

@@ -4,6 +4,7 @@
 #include "cli/commands.h"
 #include "cli/memory.h"
 #include "cli/term.h"
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -58,7 +59,7 @@ static void print_trace(const trace *t, int steps, double peak)
     int n_kinds = 0;
     double total = 0, bytes = 0;
     for (int i = 0; i < t->n_ops; i++) total += t->ops[i].us / steps, bytes += (double)t->ops[i].bytes / steps;
-    printf("%-44s %-10s %9s %7s %13s %7s\n", "operation", "kind", "us", "time", "weights", "of read");
+    printf("%-44s %-10s %9s %7s %13s %7s\n", "operation", "kind", "us", "time", "moved", "of read");
     for (int i = 0; i < t->n_ops; i++) {
         const op_cost *c = &t->ops[i];
         if (!c->n) continue;
@@ -82,7 +83,24 @@ static void print_trace(const trace *t, int steps, double peak)
     printf("one token a step, mean of %d steps; each op is timed alone, which costs a barrier (on a GPU: by events); read bandwidth %.2f GB/s\n", steps, peak);
 }
 
-static int run_steps(cb_engine *e, const cb_engine_info *in, int steps, trace *t, double *plain_us, cb_err *err)
+static int32_t some_token(const cb_engine_info *in, int i) { return (int32_t)(1 + i * 37LL % (in->n_vocab - 1)); }
+
+/* The context in front of the steps. */
+static int fill(cb_engine *e, const cb_engine_info *in, cb_session *s, int depth, cb_err *err)
+{
+    cb_row *rows = cb_alloc_array((size_t)in->max_rows, sizeof *rows);
+    int rc = rows ? 0 : cb_fail(err, CB_ENOMEM, "no memory for %d rows", in->max_rows);
+    for (int at = 0; at < depth && rc == 0;) {
+        int n = depth - at < in->max_rows ? depth - at : in->max_rows;
+        for (int i = 0; i < n; i++) rows[i] = (cb_row){ s, some_token(in, at + i), 0 };
+        rc = cb_step(e, rows, n, NULL, err);
+        at += n;
+    }
+    cb_free(rows);
+    return rc;
+}
+
+static int run_steps(cb_engine *e, const cb_engine_info *in, int steps, int depth, trace *t, double *plain_us, cb_err *err)
 {
     cb_session *s;
     float *logits = cb_alloc_aligned((size_t)in->n_vocab * sizeof *logits);
@@ -91,9 +109,10 @@ static int run_steps(cb_engine *e, const cb_engine_info *in, int steps, trace *t
         cb_free_aligned(logits);
         return rc;
     }
+    rc = fill(e, in, s, depth, err);
     for (int i = 0; i < 2 * steps + 2 && rc == 0; i++) { /* two to warm up, then without and with the tap */
         if (cb_session_length(s) >= in->ctx_size) cb_session_reset(s);
-        cb_row row = { s, (int32_t)(1 + i * 37 % (in->n_vocab - 1)), 1 };
+        cb_row row = { s, some_token(in, i), 1 };
         if (i == steps + 2) cb_engine_set_tap(e, on_op, t);
         double t0 = cb_now();
         rc = cb_step(e, &row, 1, logits, err);
@@ -112,6 +131,8 @@ int cmd_plan(const cli_opts *o, cb_err *err)
     int steps = o->steps == INT64_MIN ? 8 : (int)o->steps;
     if (o->steps != INT64_MIN && (o->steps < 1 || o->steps > 10000)) return cb_fail(err, CB_EUSAGE, "--steps: 1 to 10000");
     cb_memory mem;
+    if (o->depth != INT64_MIN && (o->depth < 0 || o->depth > INT_MAX / 2)) return cb_fail(err, CB_EUSAGE, "--depth: 0 to %d", INT_MAX / 2);
+    int depth = o->depth == INT64_MIN ? 0 : (int)o->depth;
     int rc = cli_model_open(&m, o, CLI_NEED_ENGINE | (o->trace_ops ? 0 : CLI_PLAN_ONLY), 0, 0, err);
     if (rc == 0) rc = cb_engine_plan_text(m.engine, &text, err);
     if (rc == 0) rc = cb_engine_get_memory(m.engine, 0, &mem, err);
@@ -119,11 +140,13 @@ int cmd_plan(const cli_opts *o, cb_err *err)
         fputs(text, stdout);
         memory_print(&mem, &m.info);
     }
+    if (rc == 0 && o->trace_ops && depth + 2 * steps + 2 > m.info.ctx_size)
+        rc = cb_fail(err, CB_EUSAGE, "--depth: %d tokens and %d steps; the context holds %d", depth, 2 * steps + 2, m.info.ctx_size);
     if (rc == 0 && o->trace_ops) {
         trace t = { .ops = cb_alloc_array(MAX_OPS, sizeof *t.ops) };
         double plain_us = 0;
         if (!t.ops) rc = cb_fail(err, CB_ENOMEM, "no memory for the trace");
-        if (rc == 0) rc = run_steps(m.engine, &m.info, steps, &t, &plain_us, err);
+        if (rc == 0) rc = run_steps(m.engine, &m.info, steps, depth, &t, &plain_us, err);
         if (rc == 0) {
             cb_probe probe = {0};
             cb_err why;

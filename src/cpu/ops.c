@@ -193,8 +193,8 @@ static void call_tap(const cpu_ctx *c, double us)
     const cb_value *x = &d->plan->values[v];
     cb_tap t = {.op = (int)(o - d->plan->ops), .name = o->name, .kind = cb_op_kind_name(o->kind), .dtype = "f32",
                 .data = cpu_value(d, v), .rows = cpu_rows(d, v), .row_bytes = (size_t)x->width * 4,
-                .row_stride = x->row_bytes, .us = us, .bytes = cb_op_bytes(d->plan, o)};
-    t.flops = cb_op_flops(d->plan, o) * (uint64_t)(t.rows / cpu_slots(d, v)); /* of a row: all its experts */
+                .row_stride = x->row_bytes, .us = us};
+    cb_tap_costs(d->plan, o, d->batch, &t);
     if (x->group) {
         t.dtype = "i8";
         t.row_bytes = t.row_stride = cb_plane_stride(x->width, x->pack);

@@ -208,8 +208,8 @@ static int call_tap(cb_dev *d, const cb_op *o, double us, cb_err *err)
     void *host = cb_alloc_array((size_t)n + 1, x->row_bytes);
     if (!host) return cb_fail(err, CB_ENOMEM, "no memory for a tap");
     cb_tap t = {.op = (int)(o - d->plan->ops), .name = o->name, .kind = cb_op_kind_name(o->kind), .dtype = "f32", .data = host, .rows = n,
-                .row_bytes = (size_t)x->width * 4, .row_stride = x->row_bytes, .us = us, .bytes = cb_op_bytes(d->plan, o)};
-    t.flops = cb_op_flops(d->plan, o) * (uint64_t)(n / (x->slots > 1 ? x->slots : 1)); /* of a row: all its experts */
+                .row_bytes = (size_t)x->width * 4, .row_stride = x->row_bytes, .us = us};
+    cb_tap_costs(d->plan, o, d->batch, &t);
     if (x->group) {
         t.dtype = "i8";
         t.row_bytes = t.row_stride = (size_t)((x->width + 64 * x->pack - 1) / (64 * x->pack)) * 128 * (size_t)x->pack;

@@ -34,6 +34,10 @@ typedef struct cb_batch {
     void *tap_ctx;
 } cb_batch;
 
+/* Bytes and flops of an op in this step, for a tap: weights, of a sequence's state what its last row sees, recurrent state read and
+ * written. Experts count as if no two rows shared any, up to all of them. */
+void cb_tap_costs(const cb_plan *p, const cb_op *op, const cb_batch *b, cb_tap *t);
+
 /* One copy of state: of all layers that share it. */
 typedef struct cb_copy {
     int group;         /* a KV group: block `from` of each of its layers to block `to`; -1: recurrent slot `from` to slot `to` */

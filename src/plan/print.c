@@ -1,5 +1,6 @@
 /* print.c: a plan as text, and its costs. */
 #include "plan/plan.h"
+#include "plan/backend.h"
 #include <stdio.h>
 
 const char *cb_op_kind_name(cb_op_kind k)
@@ -42,6 +43,34 @@ uint64_t cb_plan_kv_block_bytes(const cb_plan *p, int group)
     for (int i = 0; i < p->n_kv; i++)
         if (p->kv[i].group == group) n += cb_kv_block_bytes(&p->kv[i]);
     return n;
+}
+
+static uint64_t tokens_seen(const cb_kv_state *kv, int32_t pos)
+{
+    return kv->window && pos >= kv->window ? (uint64_t)kv->window : (uint64_t)pos + 1;
+}
+
+void cb_tap_costs(const cb_plan *p, const cb_op *op, const cb_batch *b, cb_tap *t)
+{
+    uint64_t rows = (uint64_t)(p->values[op->out >= 0 ? op->out : op->in[0]].wanted ? b->n_wanted : b->n_rows), n_sequences = 0;
+    t->bytes = rows ? cb_op_bytes(p, op) : 0;
+    t->flops = rows * cb_op_flops(p, op);
+    if (op->kind == CB_MOE_LINEAR) {
+        uint64_t all = p->weights[op->w[0]].matrix.bytes;
+        t->bytes = t->bytes * rows < all ? t->bytes * rows : all;
+    }
+    for (int r = 0; r < b->n_rows; r++) {
+        bool last = r + 1 == b->n_rows || b->slot[r + 1] != b->slot[r];
+        n_sequences += last;
+        if (op->kind != CB_ATTENTION) continue;
+        const cb_kv_state *kv = &p->kv[op->n[0]];
+        uint64_t seen = tokens_seen(kv, b->pos[r]);
+        t->flops += 4 * seen * (uint64_t)op->n[1] * (uint64_t)kv->dim;
+        if (last) t->bytes += seen * cb_kv_block_bytes(kv) / 64;
+    }
+    if (op->kind == CB_CONV || op->kind == CB_DELTA) t->bytes += n_sequences * 8 * (uint64_t)p->rec[op->n[0]].floats;
+    if (op->kind == CB_CONV) t->flops = rows * 2 * (uint64_t)op->n[1] * (uint64_t)p->values[op->out].width;
+    if (op->kind == CB_DELTA) t->flops = rows * 6 * (uint64_t)op->n[2] * (uint64_t)op->n[3] * (uint64_t)op->n[4];
 }
 
 static void print_format(const cb_matrix *m, cb_buf *out)

@@ -22,6 +22,8 @@ try show $TINY --ctx 128; out "show --ctx counts memory" "at 128 of 512 tokens"
 try plan tests/data/tiny-qwen35-raw --ctx 1000; out "plan --ctx counts memory" "state of 3 recurrent layers"
 try show $TINY --ctx 513; out "a context beyond the checkpoint's" "runs +no: context of 513 tokens"
 try plan $TINY --trace-ops --steps 2; out "plan --trace-ops" "tok/s"
+try plan $TINY --trace-ops --steps 2 --depth 300; out "plan --trace-ops --depth: attention reads the context" "attention .* GB/s .* GFLOP/s"
+try plan $TINY --trace-ops --depth 600; expect "a depth beyond the context: exit 2" 2 "depth: 600 tokens and 18 steps; the context holds 512"
 
 damage() { rm -rf "$T/m"; cp -r $TINY "$T/m"; chmod -R u+w "$T/m"; }
 damage; rm "$T/m/model.safetensors"

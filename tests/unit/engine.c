@@ -186,7 +186,7 @@ static void test_allocation_failures(void **state)
 struct seen {
     int ops, linears;
     char last[64];
-    uint64_t bytes;
+    uint64_t bytes, flops;
 };
 static void see(void *ctx, const cb_tap *t)
 {
@@ -196,6 +196,7 @@ static void see(void *ctx, const cb_tap *t)
     s->ops++;
     s->linears += !strcmp(t->kind, "linear");
     s->bytes += t->bytes;
+    s->flops += t->flops;
     snprintf(s->last, sizeof s->last, "%s", t->name);
 }
 
@@ -261,6 +262,37 @@ static void test_memory(void **state)
     }
 }
 
+/* What a tap says of the ops of a step adds up to the step's cost. */
+static void test_tap_costs(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"tiny-llama-4bit", "tiny-gemma3-4bit", "tiny-qwen35moe-4bit", "tiny-gemma4moe-4bit"};
+    for (int m = 0; m < 4; m++) {
+        cb_engine *e = te_open(names[m], &(cb_engine_opts){.max_rows = 64, .ctx_size = 128});
+        cb_row rows[40];
+        struct seen seen = {0};
+        cb_session *s;
+        cb_cost c;
+        int32_t best;
+        double embed = 0;
+        assert_int_equal(cb_session_open(e, &s, NULL), 0);
+        for (int i = 0; i < 40; i++) rows[i] = (cb_row){s, 3 + i, 0};
+        assert_int_equal(cb_step(e, rows, 40, NULL, NULL), 0);
+        cb_engine_set_tap(e, see, &seen);
+        assert_int_equal(cb_step_best(e, &(cb_row){s, 7, 1}, 1, &best, NULL), 0);
+        cb_engine_cost(e, 1, 1, 40, 1, &c);
+        for (int i = 0; i < e->plan->n_ops; i++) {
+            const cb_matrix *w = &e->plan->weights[e->plan->ops[i].w[0] < 0 ? 0 : e->plan->ops[i].w[0]].matrix;
+            if (e->plan->ops[i].kind == CB_EMBED) embed += (double)w->bytes / (double)w->rows; /* not an op's: it reads one row */
+        }
+        double want = c.weight_bytes + c.state_bytes, got = (double)seen.bytes + embed;
+        if (got < want * 0.999 || got > want * 1.001 || (double)seen.flops != c.flops)
+            fail_msg("%s: %.0f of %.0f bytes, %.0f of %.0f flops", names[m], got, want, (double)seen.flops, c.flops);
+        cb_session_close(s);
+        cb_engine_close(e);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -273,6 +305,7 @@ int main(void)
         cmocka_unit_test(test_no_allocation_and_no_leak),
         cmocka_unit_test(test_allocation_failures),
         cmocka_unit_test(test_tap),
+        cmocka_unit_test(test_tap_costs),
     };
     return cmocka_run_group_tests_name("unit/engine", tests, NULL, NULL);
 }

@@ -69,7 +69,7 @@ class Peer:
         conf = self.model.config
         self.about = {
             "transformers": transformers.__version__, "torch": torch.__version__, "class": type(self.model).__name__,
-            "attention": getattr(conf, "_attn_implementation", None), "experts": getattr(conf, "_experts_implementation", None),
+            "attention": getattr(conf, "_attn_implementation", None), "experts": getattr(conf, "_experts_implementation", None) if has_experts(conf) else "none",
             "fla": has("fla"), "causal_conv1d": has("causal_conv1d"), "parameters": sum(p.numel() for p in params),
             "weight_bytes": sum(p.numel() * p.element_size() for p in params), "build_s": time.perf_counter() - t0,
             "device": torch.cuda.get_device_name() if a.device.startswith("cuda") else "cpu"}
@@ -101,6 +101,10 @@ class Peer:
         return batch * gen / (time.perf_counter() - t)
 
 
+def has_experts(conf):
+    return bool(getattr(conf, "num_experts", None) or getattr(conf, "num_local_experts", None))
+
+
 def has(module):
     import importlib.util
     return importlib.util.find_spec(module) is not None
@@ -124,7 +128,7 @@ def run_peer(a):
 # ---- both ------------------------------------------------------------------------------------------------------------
 
 def run(argv, out):
-    """Runs argv, which writes JSON to out. What it says on stderr is shown; its end is the reason when it fails."""
+    """Runs argv, which writes JSON to out. When it fails, the end of what it says on stderr is the reason."""
     r = subprocess.run(argv, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     if r.returncode:
         lines = [x for x in r.stderr.strip().splitlines() if x.strip()] or [f"exit {r.returncode}"]
@@ -152,6 +156,8 @@ def measure(a, kind, path):
 
 
 def describe(kind, r):
+    if not r:
+        return f"  {kind}: left out"
     if "failed" in r:
         return f"  {kind}: failed: {r['failed']}"
     b = r["about"]
@@ -207,7 +213,7 @@ def main():
                     both[kind].append(measure(a, kind, path))
         both = {k: v for k, v in both.items() if v}
         results.append({"model": path, "prompt": a.prompt, "depth": a.depth, "gen": a.gen, "repeats": a.repeats, "rounds": both})
-        show(a, path, {**{"cambium": [{"failed": "left out"}], "transformers": [{"failed": "left out"}]}, **both})
+        show(a, path, {"cambium": [{}], "transformers": [{}], **both})
         if a.json:  # after every model, so that an interrupted run leaves what it has
             json.dump({"date": time.strftime("%Y-%m-%d"), "results": results}, open(a.json, "w"), indent=1)
 
