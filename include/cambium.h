@@ -197,7 +197,8 @@ CB_API void cb_engine_cost(const cb_engine *e, int n_sequences, int n_rows, int 
 
 /* ---- looking inside ----------------------------------------------------------------------------------------------- */
 
-/* One finished operation of a step. `data` is [rows][cols] of the named type, valid during the call only. */
+/* One finished operation of a step. `data` is [rows][cols] of the named type, valid during the call only; each session's rows
+ * stand together, in the order in which the sessions first occur in the step. */
 typedef struct cb_tap {
     int op;              /* index in the plan */
     const char *name;    /* "layers.3.self_attn.q_proj", ... */

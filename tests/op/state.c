@@ -250,7 +250,7 @@ static void test_all_checkpoints(void **state)
 {
     (void)state;
     leaves_at[1] = 100, leaves_at[2] = 80;
-    for (int i = 0; i < n_names; i += te_quick() ? 5 : 1) {
+    for (int i = 0; i < n_names; i += te_quick() ? 8 : 1) {
         fixture *f = open_fixture(names[i], 150, &(cb_engine_opts){.n_threads = 1 + (i % 8 == 0), .ctx_size = 160, .max_sessions = 2,
                                                                     .max_snapshots = 3, .max_rows = MAX_CHUNK});
         snapshots_and_forks(f, i % 3 == 2 ? 64 : 70, 100, 9);
@@ -300,7 +300,7 @@ static void test_far(void **state)
     (void)state;
     static const char *const far[] = {"tiny-qwen35moe-4bit", "tiny-gemma3-4bit", "tiny-bonsai2"};
     leaves_at[1] = 2080, leaves_at[2] = 2055;
-    for (int i = 0; i < (te_quick() ? 2 : 3); i++) {
+    for (int i = 0; i < (te_quick() ? 1 : 3); i++) {
         char dir[64];
         lengthen(far[i], tmp_dir(dir));
         fixture *f = open_fixture(dir, MAX_LEN, &(cb_engine_opts){.n_threads = 1, .ctx_size = MAX_LEN, .max_sessions = 2,
