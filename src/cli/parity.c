@@ -45,7 +45,40 @@ static void print_table(const cb_parity *p, const cb_ref *r, const cb_parity_lim
     printf("%-30s %10.2e %10s %12.4g   where truth's margin > %g\n", "limits", lim->kl_mean, "", lim->dmax, (double)lim->margin);
     printf("greedy: %d runs, %d tokens equal, %d left truth's path at a tie, %d wrongly\n", p->greedy_runs, p->greedy_tokens,
            p->greedy_ties, p->greedy_wrong);
-    if (s->flip_at >= 0) printf("the best token differs at %d positions, at a margin of at most %.4g\n", s->n_flips, (double)s->flip_margin);
+    if (s->n_full) printf("full rows: largest |d logit| beside a common shift %.4g\n", s->dmax_c);
+    for (int i = 0; i < s->n_flips && i < CB_REF_FLIPS; i++)
+        printf("position %d: best token %u, truth's is %u and leads by %.4g: %s\n", s->flips[i].pos, s->flips[i].got, s->flips[i].want,
+               (double)s->flips[i].lead, s->flips[i].lead > s->margin ? "WRONG" : "a tie");
+    if (s->n_flips > CB_REF_FLIPS) printf("... the best token differs at %d positions in all\n", s->n_flips);
+}
+
+static void print_cases(const cb_parity *p, const cb_ref *r)
+{
+    printf("\n%-30s %10s %10s %12s %9s\n", "case", "mean KL", "max KL", "max |d logit|", "top-1");
+    for (uint32_t i = 0; i < r->n_cases; i++) {
+        const cb_ref_score *s = &p->cases[i];
+        if (s->n) print_column(cb_ref_case_name(r, i), s->kl_sum / s->n, s->kl_max, s->dmax, s->n - s->n_flips, s->n);
+    }
+}
+
+static json_t *cases_json(const cb_parity *p, const cb_ref *r)
+{
+    json_t *a = json_array();
+    for (uint32_t i = 0; i < r->n_cases; i++) {
+        const cb_ref_score *s = &p->cases[i];
+        json_array_append_new(a, json_pack("{s:s, s:i, s:f, s:f, s:f, s:i}", "name", cb_ref_case_name(r, i), "positions", s->n, "kl_mean",
+                                           s->n ? s->kl_sum / s->n : 0.0, "kl_max", s->kl_max, "dmax", s->dmax, "top1", s->n - s->n_flips));
+    }
+    return a;
+}
+
+static json_t *flips_json(const cb_ref_score *s)
+{
+    json_t *a = json_array();
+    for (int i = 0; i < s->n_flips && i < CB_REF_FLIPS; i++)
+        json_array_append_new(a, json_pack("{s:i, s:I, s:I, s:f, s:b}", "position", s->flips[i].pos, "truth", (json_int_t)s->flips[i].want, "got",
+                                           (json_int_t)s->flips[i].got, "lead", (double)s->flips[i].lead, "explained", !(s->flips[i].lead > s->margin)));
+    return a;
 }
 
 static void print_json(const cb_parity *p, const cb_ref *r, bool passed)
@@ -55,6 +88,9 @@ static void print_json(const cb_parity *p, const cb_ref *r, bool passed)
                           "kl_max", s->kl_max, "dmax", s->dmax, "top1", s->n - s->n_flips, "full_rows", s->n_full, "full_kl_mean",
                           s->n_full ? s->full_kl_sum / s->n_full : 0.0, "greedy_runs", p->greedy_runs, "greedy_tokens", p->greedy_tokens,
                           "greedy_ties", p->greedy_ties, "greedy_wrong", p->greedy_wrong, "passed", passed);
+    json_object_set_new(o, "cases", cases_json(p, r));
+    json_object_set_new(o, "flips", flips_json(s));
+    if (s->n_full) json_object_set_new(o, "dmax_c", json_real(s->dmax_c));
     json_t *columns = json_object();
     const char *key;
     json_t *v;
@@ -77,8 +113,9 @@ static int check(const cli_opts *o, cb_err *err)
     cb_ref *r = NULL;
     cb_map full = {0};
     cli_model m = {0};
-    cb_parity p;
+    cb_parity p = {0};
     int rc = cb_ref_open(o->args[1], &r, err);
+    if (rc >= 0 && !(p.cases = cb_alloc_array(r->n_cases, sizeof *p.cases))) rc = cb_fail(err, CB_ENOMEM, "no memory for %u cases", r->n_cases);
     if (rc >= 0 && o->full) rc = map_full(o->full, r, &full, err);
     if (rc >= 0) rc = cli_model_open(&m, o, CLI_NEED_ENGINE, 0, 0, err);
     if (rc >= 0) {
@@ -90,7 +127,9 @@ static int check(const cli_opts *o, cb_err *err)
         if (rc == 0) rc = cb_parity_gate_stack(&p, r, err);
         if (o->json) print_json(&p, r, rc >= 0);
         else print_table(&p, r, &lim, m.info.device);
+        if (!o->json && o->level >= CLI_DEBUG) print_cases(&p, r);
     }
+    cb_free(p.cases);
     cli_model_close(&m);
     cb_map_close(&full);
     cb_ref_close(r);

@@ -214,9 +214,45 @@ static double largest_difference(const cb_ref *r, uint32_t pos, const float *row
     return d;
 }
 
+/* Truth's lead over id: exact where its logit is stored, else the least it can be. */
+static float lead_over(const cb_ref *r, uint32_t pos, uint32_t id, const float *full)
+{
+    const uint32_t *ids = r->top_id + (size_t)pos * r->top_k;
+    const float *logp = r->top + (size_t)pos * r->top_k;
+    for (uint32_t i = 0; i < r->top_k; i++)
+        if (ids[i] == id) return logp[0] - logp[i];
+    if (full) return full[ids[0]] - full[id];
+    for (uint32_t i = 0; i < r->n_sample; i++)
+        if (r->sample_id[i] == id) return logp[0] - r->sample[(size_t)pos * r->n_sample + i];
+    return logp[0] - logp[r->top_k - 1];
+}
+
+static void score_full(cb_ref_score *s, const cb_ref *r, const float *row, const float *full, double lse)
+{
+    double kl = kl_full(full, row, r->n_vocab, lse), lo = INFINITY, hi = -INFINITY, sum = 0;
+    for (uint32_t i = 0; i < r->n_vocab; i++) {
+        double d = (double)row[i] - (double)full[i];
+        lo = fmin(lo, d), hi = fmax(hi, d), sum += d;
+    }
+    double mean = sum / r->n_vocab;
+    s->n_full++;
+    s->full_kl_sum += kl;
+    s->full_kl_max = fmax(s->full_kl_max, kl);
+    s->dmax_c = fmax(s->dmax_c, fmax(hi - mean, mean - lo));
+    s->n_breach += kl > (hi - lo) * (hi - lo) / 8 + 1e-9; /* Hoeffding's lemma, and rounding */
+}
+
+static void score_flip(cb_ref_score *s, cb_ref_flip f, bool finite)
+{
+    if (s->n_flips < CB_REF_FLIPS) s->flips[s->n_flips] = f;
+    s->n_flips++;
+    if (f.lead > s->margin || !finite) s->n_bad_flips++;
+    if (s->flip_at < 0 || f.lead > s->flip_margin) s->flip_margin = f.lead, s->flip_at = f.pos;
+}
+
 void cb_ref_score_row(cb_ref_score *s, const cb_ref *r, uint32_t pos, const float *row, const float *full)
 {
-    uint32_t best = 0;
+    uint32_t best = 0, want = r->top_id[(size_t)pos * r->top_k];
     bool finite = true;
     for (uint32_t i = 0; i < r->n_vocab; i++) {
         finite &= isfinite(row[i]) != 0;
@@ -229,15 +265,24 @@ void cb_ref_score_row(cb_ref_score *s, const cb_ref *r, uint32_t pos, const floa
     s->kl_sum += kl;
     if (s->kl_at < 0 || kl > s->kl_max) s->kl_max = kl, s->kl_at = (int)pos;
     if (s->dmax_at < 0 || d > s->dmax) s->dmax = d, s->dmax_at = (int)pos;
-    if (full) {
-        double k = finite ? kl_full(full, row, r->n_vocab, lse) : INFINITY;
-        s->n_full++;
-        s->full_kl_sum += k;
-        s->full_kl_max = fmax(s->full_kl_max, k);
-    }
-    if (best == r->top_id[(size_t)pos * r->top_k]) return;
-    float margin = cb_ref_margin(r, pos);
-    s->n_flips++;
-    if (margin > s->margin || !finite) s->n_bad_flips++;
-    if (s->flip_at < 0 || margin > s->flip_margin) s->flip_margin = margin, s->flip_at = (int)pos;
+    if (full && finite) score_full(s, r, row, full, lse);
+    else if (full) s->n_full++, s->full_kl_sum = s->full_kl_max = s->dmax_c = INFINITY;
+    if (best != want) score_flip(s, (cb_ref_flip){(int)pos, want, best, lead_over(r, pos, best, full)}, finite);
+}
+
+void cb_ref_score_add(cb_ref_score *s, const cb_ref_score *p)
+{
+    s->n += p->n;
+    s->kl_sum += p->kl_sum;
+    if (p->kl_at >= 0 && (s->kl_at < 0 || p->kl_max > s->kl_max)) s->kl_max = p->kl_max, s->kl_at = p->kl_at;
+    if (p->dmax_at >= 0 && (s->dmax_at < 0 || p->dmax > s->dmax)) s->dmax = p->dmax, s->dmax_at = p->dmax_at;
+    s->n_full += p->n_full;
+    s->full_kl_sum += p->full_kl_sum;
+    s->full_kl_max = fmax(s->full_kl_max, p->full_kl_max);
+    s->dmax_c = fmax(s->dmax_c, p->dmax_c);
+    s->n_breach += p->n_breach;
+    for (int i = 0; i < p->n_flips && i < CB_REF_FLIPS && s->n_flips + i < CB_REF_FLIPS; i++) s->flips[s->n_flips + i] = p->flips[i];
+    s->n_flips += p->n_flips;
+    s->n_bad_flips += p->n_bad_flips;
+    if (p->flip_at >= 0 && (s->flip_at < 0 || p->flip_margin > s->flip_margin)) s->flip_margin = p->flip_margin, s->flip_at = p->flip_at;
 }

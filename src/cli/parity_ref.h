@@ -45,6 +45,15 @@ void cb_ref_full_row(const cb_ref *r, uint32_t i, float *out);
 /* Truth's best minus second best logit at a position. */
 float cb_ref_margin(const cb_ref *r, uint32_t pos);
 
+/* A position whose best id is not truth's. It is explained when truth's lead over that id is within the margin. */
+typedef struct cb_ref_flip {
+    int pos;
+    uint32_t want, got;
+    float lead; /* truth's best logit minus truth's logit of `got`; the least it can be where that is not stored */
+} cb_ref_flip;
+
+enum { CB_REF_FLIPS = 32 };
+
 /* Distance of many rows from truth. KL in nats, KL(truth || row). Positions are -1 while nothing was scored. */
 typedef struct cb_ref_score {
     int n;                   /* rows scored */
@@ -53,15 +62,20 @@ typedef struct cb_ref_score {
     int kl_at, dmax_at;      /* positions */
     int n_full;              /* rows compared with full rows */
     double full_kl_sum, full_kl_max;
+    double dmax_c;           /* full rows: largest |difference| after its mean was taken out, to which softmax is blind */
+    int n_breach;            /* full rows with KL > (largest - smallest difference)^2 / 8, which cannot be: a fault of this code */
     int n_flips;             /* the best id differs */
-    int n_bad_flips;         /* ... although truth's margin exceeds `margin` */
+    int n_bad_flips;         /* ... although truth's lead exceeds `margin` */
     float margin;            /* set by the caller before the first row */
-    float flip_margin;       /* largest margin of truth at which the best id differed */
+    float flip_margin;       /* largest lead of truth at which the best id differed */
     int flip_at;
+    cb_ref_flip flips[CB_REF_FLIPS]; /* the first n_flips of them */
 } cb_ref_score;
 
 void cb_ref_score_init(cb_ref_score *s, float margin);
 /* Scores `row` [n_vocab] f32 at position pos. full (may be NULL) is truth's whole row. A row that is not finite gets an
  * infinite distance. */
 void cb_ref_score_row(cb_ref_score *s, const cb_ref *r, uint32_t pos, const float *row, const float *full);
+/* Adds what `part` scored. */
+void cb_ref_score_add(cb_ref_score *s, const cb_ref_score *part);
 #endif

@@ -93,14 +93,20 @@ int cb_parity_run(cb_engine *e, const cb_ref *r, const float *full, int chunk, c
     runner u = {.e = e, .r = r, .full = full, .chunk = chunk};
     cb_session *s = NULL;
     int rc = 0;
-    *out = (cb_parity){0};
+    *out = (cb_parity){.cases = out->cases};
     cb_ref_score_init(&out->score, lim->margin);
     u.rows = cb_alloc_array((size_t)chunk, sizeof *u.rows);
     u.logits = cb_alloc_array((size_t)chunk * r->n_vocab, sizeof(float));
     u.full_row = cb_alloc_array(r->n_vocab, sizeof(float));
     if (!u.rows || !u.logits || !u.full_row) rc = cb_fail(err, CB_ENOMEM, "%d rows of %u logits", chunk, r->n_vocab);
     if (rc >= 0) rc = cb_session_open(e, &s, err);
-    for (uint32_t i = 0; i < r->n_cases && rc >= 0; i++) rc = run_case(&u, i, s, &out->score, err);
+    for (uint32_t i = 0; i < r->n_cases && rc >= 0; i++) {
+        cb_ref_score one;
+        cb_ref_score_init(&one, lim->margin);
+        rc = run_case(&u, i, s, &one, err);
+        cb_ref_score_add(&out->score, &one);
+        if (out->cases) out->cases[i] = one;
+    }
     for (uint32_t i = 0; i < r->n_greedy && rc >= 0; i++) rc = run_greedy(&u, i, s, lim->margin, out, err);
     cb_session_close(s);
     cb_free(u.full_row);
@@ -113,12 +119,13 @@ int cb_parity_gate(const cb_parity *p, const cb_ref *r, const cb_parity_limits *
 {
     const cb_ref_score *s = &p->score;
     double kl = s->n ? s->kl_sum / s->n : 0, full = s->n_full ? s->full_kl_sum / s->n_full : 0;
+    if (s->n_breach) return cb_fail(err, CB_EIO, "%d rows: KL exceeds what their differences allow; the comparison itself is wrong", s->n_breach);
     if (!(kl <= lim->kl_mean)) return cb_fail(err, CB_EIO, "mean KL %.3g exceeds %.3g", kl, lim->kl_mean);
     if (!(full <= lim->kl_mean)) return cb_fail(err, CB_EIO, "mean KL %.3g over %d full rows exceeds %.3g", full, s->n_full, lim->kl_mean);
     if (!(s->dmax <= lim->dmax))
         return cb_fail(err, CB_EIO, "position %d: a logit is off by %.4g, more than %.4g", s->dmax_at, s->dmax, lim->dmax);
     if (s->n_bad_flips)
-        return cb_fail(err, CB_EIO, "position %d: the best token differs where truth's margin is %.4g, more than %.4g", s->flip_at,
+        return cb_fail(err, CB_EIO, "position %d: the best token differs where truth leads by %.4g, more than %.4g", s->flip_at,
                        (double)s->flip_margin, (double)lim->margin);
     if (p->greedy_wrong) {
         const cb_ref_greedy *g = &r->greedy[p->wrong_run];
@@ -145,7 +152,7 @@ int cb_parity_gate_stack(const cb_parity *p, const cb_ref *r, cb_err *err)
         const char *what, *key;
         double ours;
     } rows[] = {{"mean KL", "kl_mean", s->n ? s->kl_sum / s->n : 0}, {"largest KL", "kl_max", s->kl_max}, {"largest logit difference", "dmax", s->dmax},
-                {"truth's margin where the best token differs", "dmax", s->flip_at >= 0 ? (double)s->flip_margin : 0}};
+                {"truth's lead where the best token differs", "dmax", s->flip_at >= 0 ? (double)s->flip_margin : 0}};
     for (int i = 0; v && i < 4; i++) {
         double theirs = json_number_value(json_object_get(v, rows[i].key));
         if (!(rows[i].ours <= theirs)) return cb_fail(err, CB_EIO, "%s %.3g exceeds %.3g of %s", rows[i].what, rows[i].ours, theirs, name);

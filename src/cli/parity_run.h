@@ -14,6 +14,7 @@ extern const cb_parity_limits cb_parity_defaults;
 
 typedef struct cb_parity {
     cb_ref_score score;
+    cb_ref_score *cases;             /* [n_cases] of the reference, or NULL: the caller's, filled by cb_parity_run */
     int greedy_runs, greedy_tokens;  /* compared */
     int greedy_ties;                 /* runs that left truth's path at a margin within the limit */
     int greedy_wrong;                /* runs that left it at a larger one */
@@ -24,7 +25,7 @@ typedef struct cb_parity {
  * for all positions, f32 [n_pos][n_vocab]. CB_EFORMAT when the vocabularies differ; errors of cb_step. */
 int cb_parity_run(cb_engine *e, const cb_ref *r, const float *full, int chunk, const cb_parity_limits *lim, cb_parity *out,
                   cb_err *err);
-/* 0, or CB_EIO with the first gate that is not met. */
+/* 0, or CB_EIO with the first gate that is not met (or CB_EIO when the distances contradict each other). */
 int cb_parity_gate(const cb_parity *p, const cb_ref *r, const cb_parity_limits *lim, cb_err *err);
 /* The column that stands for the reference stack: unmodified transformers or mlx-lm in bf16, else bf16 between operations with
  * exact weights. NULL when the file has none. */

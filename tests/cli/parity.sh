@@ -14,6 +14,11 @@ LC_ALL=C sed '/"transformers_bf16"/,/}/s/"dmax": 0\./"dmax": 0e/' $TINY/truth.cb
 try parity check $TINY "$T/r" --dmax 1 --kl-mean 1e-3 --margin 1; expect "parity check: further from truth than the reference stack" 1 "largest logit difference .* exceeds 0 of transformers_bf16"
 try parity check $TINY $TINY/truth.cbref --dmax 1 --kl-mean 1e-3 --margin 1 --json; out "parity check --json" '"reference_stack":"transformers_bf16"'
 is_json <"$T/out" && ok "parity check --json parses" || bad "parity check --json parses"
+out "parity check --json: cases and flips" '"cases":\[\{"name":.*"flips":\['
+try parity check $TINY $TINY/truth.cbref --dmax 1 --kl-mean 1e-3 --margin 1 -v; out "parity check -v: a row for each case" "^case +mean KL"
+# Another model's truth: flips are listed with their ids, and those that truth's lead does not explain fail.
+try parity check tests/data/tiny-llama-2bit-g32 $TINY/truth.cbref --dmax 100 --kl-mean 100 --margin 1e-9; expect "parity check: flips that are no ties" 1 "leads by"
+grep -qE '^position [0-9]+: best token [0-9]+, truth.s is [0-9]+ and leads by [0-9.e-]+: WRONG' "$T/out" && ok "... are listed" || bad "... are listed"
 try parity check $TINY; expect "parity check: REF missing" 2 "REF.cbref"
 try parity self $TINY --positions 0; expect "parity self: positions" 2 "positions"
 

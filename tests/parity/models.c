@@ -10,7 +10,7 @@ static void check(const char *name)
     cb_err err = {0};
     cb_ref *r;
     cb_engine *e;
-    cb_parity p;
+    cb_parity p = {0};
     if (!root || !*root) skip();
     snprintf(dir, sizeof dir, "%.500s/%s", root, name);
     snprintf(path, sizeof path, "tests/parity/%s.cbref", name);
