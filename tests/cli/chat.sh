@@ -26,6 +26,13 @@ chat $'hello\nand again' run "$T/hybrid" --temp 0 -n 8; out "a recurrent model g
 chat $'hello\n/reset\nhello' run $TINY --temp 0 -n 8; out "/reset" "a new conversation"
 chat $'one \\\\\ntwo' run $TINY --temp 0 -n 8
 [ "$(grep -c 'first after' "$T/out")" = 1 ] && ok "a backslash joins lines" || bad "a backslash joins lines"
+cat >"$T/think.jinja" <<'EOF'
+{% for m in messages %}{{ m.role }}: {% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}{{ m.content }}
+{% endfor %}{% if add_generation_prompt %}assistant: <think>
+{% endif %}
+EOF
+chat $'hello\nand again' run $TINY --temp 0 -n 12 --chat-template "$T/think.jinja" --reasoning-budget 3
+[ "$(grep -ac 'first after' "$T/out")" = 2 ] && [ "$(grep -ac '^</think>' "$T/out")" = 2 ] && ok "reasoning in two turns" || bad "reasoning in two turns"
 chat "/nonsense" run $TINY; out "unknown command" "unknown command /nonsense"
 chat "/exit" run $TINY; [ "$rc" = 0 ] && ok "/exit" || bad "/exit"
 grep -q hello "$T/state/cambium/history" && ok "history is kept" || bad "history is kept"
