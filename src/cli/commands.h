@@ -7,6 +7,7 @@
 #include "cli/generate.h"
 
 int cmd_run(const cli_opts *o, cb_err *err);
+int cmd_config(const cli_opts *o, cb_err *err);
 int cmd_import(const cli_opts *o, cb_err *err);
 int cmd_quantize(const cli_opts *o, cb_err *err);
 int cmd_list(const cli_opts *o, cb_err *err);

@@ -72,6 +72,8 @@ const cli_flag cli_flags_prompt[] = {
     { 0 },
 };
 
+_Static_assert(offsetof(cli_opts, from) <= sizeof ((cli_opts *)0)->from, "every value's offset is an index of `from`");
+
 void cli_opts_init(cli_opts *o)
 {
     memset(o, 0, sizeof *o);
@@ -137,6 +139,7 @@ static int put_value(const cli_flag *f, const char *shown, const char *value, cl
 {
     char *end, *at = (char *)o + f->offset;
     errno = 0;
+    o->from[f->offset] = o->now;
     switch (f->type) {
     case CLI_BOOL: *(bool *)at = true; return 0;
     case CLI_SET: *(const char **)at = f->arg; return 0;
@@ -264,6 +267,7 @@ static bool takes_value(const cli_flag *f) { return f->type != CLI_BOOL && f->ty
 static void put_no(const cli_flag *f, cli_opts *o)
 {
     char *at = (char *)o + f->offset;
+    o->from[f->offset] = o->now;
     if (f->type == CLI_BOOL) *(bool *)at = false;
     else if (f->type == CLI_SET && *(const char **)at && !strcmp(*(const char **)at, f->arg)) *(const char **)at = NULL;
 }
@@ -359,7 +363,9 @@ static int parse_line(const cli_cmd *cmd, int argc, char **argv, cli_opts *o, cb
 {
     uint64_t lists = 0;
     bool flags = true;
+    o->now = CLI_FROM_VARIABLE;
     int rc = read_variables(cmd, o, err);
+    o->now = CLI_FROM_FLAG;
     for (int i = 0; i < argc && rc == 0; i++) {
         if (flags && !strcmp(argv[i], "--")) flags = false;
         else if (flags && argv[i][0] == '-' && argv[i][1]) rc = parse_flag(cmd, argc, argv, &i, o, &lists, err);
@@ -473,7 +479,9 @@ static int parse_with_file(const cli_cmd *cmd, const cli_cmd *all, int n_all, in
     cli_opts_init(o);
     rc = cli_settings_parse(path, text, n, &o->owned, &settings, err);
     cb_free(text);
+    o->now = CLI_FROM_FILE;
     if (rc == 0) rc = put_settings(cmd, all, n_all, path, settings, NULL, o, &model, err);
+    o->now = CLI_FROM_MODEL;
     if (rc == 0 && name) rc = put_settings(cmd, all, n_all, path, settings, name, o, &model, err);
     if (rc == 0) rc = parse_line(cmd, argc, argv, o, err);
     if (rc == 0 && model) o->args[0] = model;
@@ -511,6 +519,7 @@ int cli_parse(const cli_cmd *cmd, const cli_cmd *all, int n_all, int argc, char 
     if (rc < 0) return rc;
     cli_settings_path(o, path, sizeof path);
     if (*path && (rc = parse_with_file(cmd, all, n_all, argc, argv, path, o, err)) < 0) return rc;
+    o->cmd = cmd;
     return check_log_flags(o, err);
 }
 

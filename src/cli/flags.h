@@ -15,6 +15,9 @@ typedef struct cli_list {
     int n;
 } cli_list;
 
+/* Where a value came from; each beats those before. */
+enum { CLI_BUILT_IN, CLI_FROM_FILE, CLI_FROM_MODEL, CLI_FROM_VARIABLE, CLI_FROM_FLAG };
+
 /* Every flag of every command. "unset" is NULL for texts, INT64_MIN for integers, NAN for reals. */
 typedef struct cli_opts {
     const char *args[CLI_MAX_ARGS]; /* positional */
@@ -62,6 +65,9 @@ typedef struct cli_opts {
     int64_t bits, group, hadamard;
     const char *mode, *dtype, *rounding;
     cli_list keep;
+    const struct cli_cmd *cmd; /* the command, set by cli_parse */
+    uint8_t now;               /* source of the values read now, CLI_FROM_... */
+    uint8_t from[2048];        /* source of each value, by its offset in this struct; 0: built in */
     cb_arena owned; /* texts that came from the settings file or were cut out of a variable */
 } cli_opts;
 

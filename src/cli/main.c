@@ -20,6 +20,15 @@ static const cli_flag run_flags[] = {
     { "batch-with", NULL, CLI_INT, AT(batch_with), "N", "debug: share every step with N other sequences" },
     { 0 },
 };
+static const cli_flag config_flags[] = {
+    { "system", "system-prompt", CLI_TEXT, AT(system), "TEXT", "system message" },
+    { "raw", NULL, CLI_BOOL, AT(raw), NULL, "no chat template" },
+    { "reasoning", NULL, CLI_TEXT, AT(reasoning), "auto|on|off", "reasoning" },
+    { "reasoning-budget", NULL, CLI_INT, AT(reasoning_budget), "N", "its tokens at most" },
+    { "hide-reasoning", NULL, CLI_BOOL, AT(hide_reasoning), NULL, "show the answer only" },
+    { "json", NULL, CLI_BOOL, AT(json), NULL, "one JSON object" },
+    { 0 },
+};
 static const cli_flag json_flags[] = { { "json", NULL, CLI_BOOL, AT(json), NULL, "one JSON object" }, { 0 } };
 static const cli_flag plan_flags[] = {
     { "trace-ops", NULL, CLI_BOOL, AT(trace_ops), NULL, "run some steps and add time, GB/s of weights and state, share of the read bandwidth" },
@@ -137,6 +146,9 @@ static const cli_cmd commands[] = {
       "                        loaded before and after as well\n"
       "Exit code 0: all gates hold, all is equal; 1: not so.\n",
       "check ops layers self", { parity_flags, cli_flags_prompt, cli_flags_model, cli_flags_find }, 1, 2, true, cmd_parity },
+    { "config", NULL, "[MODEL]", "Shows the settings in force and where each comes from",
+      "Takes the flags of run. Without MODEL, what a checkpoint or [models.NAME] would set is not known.\n", NULL,
+      { chat_template_flags, cli_flags_sampling, cli_flags_model, cli_flags_find, config_flags }, 0, 1, true, cmd_config },
     { "doctor", NULL, "", "Checks this machine; each line is ok, warn or fail, with a remedy", NULL, NULL, { json_flags, cli_flags_find }, 0, 0, false, cmd_doctor },
     { "devices", NULL, "", "Lists devices and free memory", NULL, NULL, { json_flags }, 0, 0, false, cmd_devices },
     { "version", NULL, "", "Prints the version and what was compiled in", NULL, NULL, { json_flags }, 0, 0, false, cmd_version },

@@ -61,6 +61,18 @@ broken "a bad escape" 'device = "\q"' "unknown escape"
 broken "tables in arrays" '[[models]]' "is not used"
 head -c 3000 /dev/urandom >"$T/other.toml"
 try run $TINY x -n 1 --config "$T/other.toml"; expect "settings: noise" 2 "line"
+CAMBIUM_TOP_P=0.5 try config small --seed 7
+out "config: the file" "^max-tokens +3 +file, for this model"
+out "... its top" "^top-k +10 +file$"
+out "... a variable" "^top-p +0.5 +variable"
+out "... a flag" "^seed +7 +flag"
+out "... built in" "^min-p +- +built-in"
+out "... which file" "^settings file: $file"
+cp -r $TINY "$T/m"; chmod -R u+w "$T/m"; echo '{"min_p": 0.25}' >"$T/m/generation_config.json"
+try config "$T/m"; out "... the checkpoint" "^min-p +0.25 +checkpoint"
+try config "$T/m" --min-p 0; out "... and a flag beats it" "^min-p +0.0 +flag"
+try config --json
+is_json <"$T/out" && ok "config --json parses" || bad "config --json parses"
 rm "$file"
 CAMBIUM_STOP="never,nor this" try run $TINY hello --temp 0 -n 3 --raw; expect "a variable that is a list" 0
 CAMBIUM_STOP="a,,b" try run $TINY hello; expect "... with an empty part" 2 "1 to 256"

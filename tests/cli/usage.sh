@@ -6,7 +6,7 @@
 try; expect "no command: short help, exit 2" 2 "usage: cambium"
 try help; out "help to stdout" "usage: cambium"
 try --help; out "--help" "usage: cambium"
-for c in run import quantize list show plan diff tokenize detokenize template score bench doctor devices version; do
+for c in run import quantize list show plan diff tokenize detokenize template score bench config doctor devices version; do
     try help $c; out "help $c" "usage: cambium $c"
     try $c --help; out "$c --help" "flags:"
 done
