@@ -153,11 +153,16 @@ static cb_val experts(cb_builder *b, const network *n, cb_val x, cb_val h)
         m.fused = "mlp.experts.gate_up_proj";
         m.down = "mlp.experts.down_proj";
     }
-    x = pb_add(b, x, pb_moe(b, h, pb_linear(b, h, "mlp.gate", m.n_experts), &m));
-    if (!n->shared) return x;
-    cb_val y = swiglu(b, h, "mlp.shared_expert.gate_proj", "mlp.shared_expert.up_proj", n->shared);
+    /* products of h stand together: threads meet less often */
+    cb_val logits = pb_linear(b, h, "mlp.gate", m.n_experts), gate = -1, y = -1;
+    if (n->shared) {
+        gate = pb_linear(b, h, "mlp.shared_expert_gate", 1);
+        y = swiglu(b, h, "mlp.shared_expert.gate_proj", "mlp.shared_expert.up_proj", n->shared);
+    }
+    cb_val routed = pb_moe(b, h, logits, &m);
+    if (!n->shared) return pb_add(b, x, routed);
     y = pb_linear(b, y, "mlp.shared_expert.down_proj", n->hidden);
-    return pb_add_gated(b, x, pb_linear(b, h, "mlp.shared_expert_gate", 1), y);
+    return pb_add_gated(b, pb_add(b, x, routed), gate, y);
 }
 
 void cb_qwen35_build(cb_builder *b)

@@ -18,7 +18,8 @@ int pb_open(const cb_config *c, const cb_weights *w, const char *family, cb_buil
     }
     cb_arena_init(&p->arena, 0);
     p->family = family;
-    *b = (cb_builder){.config = c, .weights = w, .plan = p, .quant_of = -1, .rot_of = -1};
+    *b = (cb_builder){.config = c, .weights = w, .plan = p, .rot_of = -1};
+    for (int i = 0; i < PB_QUANTS; i++) b->quants[i].of = -1;
     *out = b;
     return 0;
 }
@@ -163,7 +164,8 @@ cb_op *pb_add_op(cb_builder *b, cb_op_kind kind, const char *name, cb_val in0, c
     p->ops = o;
     o += p->n_ops++;
     *o = (cb_op){.kind = kind, .name = name ? name : "", .in = {in0, in1, -1}, .out = out, .w = {-1, -1}};
-    if (out >= 0 && out == b->quant_of) b->quant_of = -1; /* its input changed */
+    for (int i = 0; i < PB_QUANTS; i++)
+        if (out >= 0 && out == b->quants[i].of) b->quants[i].of = -1; /* its input changed */
     if (out >= 0 && out == b->rot_of) b->rot_of = -1;
     return o;
 }

@@ -4,7 +4,7 @@
 #define CB_PLAN_BUILDER_INT_H
 #include "plan/builder.h"
 
-enum { PB_MAX_OPS = 65536, PB_MAX_NAME = 512 };
+enum { PB_MAX_OPS = 65536, PB_MAX_NAME = 512, PB_QUANTS = 4 };
 
 typedef struct pb_known {
     const char *name;
@@ -20,7 +20,10 @@ struct cb_builder {
     int cap_ops, cap_values, cap_weights, cap_kv, cap_ropes, cap_rec, cap_known;
     pb_known *known;            /* tensors that no operation needs to read */
     int n_known;
-    cb_val quant_of, quant_out; /* the latest quantisation, reused while its input is unchanged */
+    struct {
+        cb_val of, out;
+    } quants[PB_QUANTS];        /* the latest quantisations, reused while their inputs are unchanged; of < 0: none */
+    int next_quant;             /* the one to forget next */
     cb_val rot_of, rot_out;     /* the latest rotation, likewise */
     pb_rotation rotation;
 };
@@ -47,5 +50,12 @@ cb_val pb_quant(cb_builder *b, cb_val x, const cb_matrix *m);
 static inline const cb_value *pb_value(const cb_builder *b, cb_val v) { return &b->plan->values[v]; }
 static inline bool pb_bad(const cb_builder *b, cb_val v) { return !pb_ok(b) || v < 0; }
 /* Name of the latest op: small ops are named after the one that made their input. */
+/* The name of the op that made a value. */
+static inline const char *pb_maker_name(const cb_builder *b, cb_val v)
+{
+    for (int i = b->plan->n_ops - 1; i >= 0; i--)
+        if (b->plan->ops[i].out == v) return b->plan->ops[i].name;
+    return "";
+}
 static inline const char *pb_last_name(const cb_builder *b) { return b->plan->ops[b->plan->n_ops - 1].name; }
 #endif

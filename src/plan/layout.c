@@ -1,6 +1,21 @@
 #include "plan/layout.h"
 #include <string.h>
 
+/* Quantisations are recorded with the product that wants them. Where a row-wise op made their input they move up to it: on its way
+ * back to the rows a team meets once, not once more in the middle of products. */
+static void hoist_quants(cb_plan *p)
+{
+    for (int i = 1; i < p->n_ops; i++) {
+        cb_op o = p->ops[i];
+        if (o.kind != CB_QUANT) continue;
+        int from = i - 1;
+        while (from >= 0 && p->ops[from].out != o.in[0]) from--;
+        if (from < 0 || !p->ops[from].row_wise) continue;
+        memmove(p->ops + from + 2, p->ops + from + 1, (size_t)(i - from - 1) * sizeof o);
+        p->ops[from + 1] = o;
+    }
+}
+
 /* Values an op reads: its inputs, and its output when it works in place (that is among the inputs already). */
 static void find_lives(cb_plan *p)
 {
@@ -82,12 +97,19 @@ bool cb_plan_ordered(const cb_plan *p, const cb_op *a, const cb_op *b) { return 
  * different values rows do not coincide. */
 bool cb_plan_must_wait(const cb_plan *p, const cb_op *a, const cb_op *b) { return clash(p, a, b, a->row_wise && b->row_wise); }
 
+/* A convolution reads the channels that the same thread's share of a product has written. */
+static bool same_channels(const cb_plan *p, const cb_op *a, const cb_op *b)
+{
+    return a->kind == CB_LINEAR && b->kind == CB_CONV && a->out == b->in[0] &&
+           !share_memory(&p->values[a->in[0]], &p->values[b->out]) && !share_memory(&p->values[a->out], &p->values[b->out]);
+}
+
 static void mark_barriers(cb_plan *p)
 {
     int since = 0;
     for (int i = 0; i < p->n_ops; i++) {
         bool wait = false;
-        for (int j = since; j < i && !wait; j++) wait = cb_plan_must_wait(p, &p->ops[j], &p->ops[i]);
+        for (int j = since; j < i && !wait; j++) wait = cb_plan_must_wait(p, &p->ops[j], &p->ops[i]) && !same_channels(p, &p->ops[j], &p->ops[i]);
         p->ops[i].barrier = wait;
         if (wait) since = i;
     }
@@ -96,6 +118,7 @@ static void mark_barriers(cb_plan *p)
 int cb_plan_layout(cb_plan *p, cb_err *err)
 {
     if (!p->n_ops) return cb_fail(err, CB_EFORMAT, "plan: %s recorded nothing", p->family);
+    hoist_quants(p);
     find_lives(p);
     give_memory(p);
     mark_barriers(p);

@@ -69,11 +69,12 @@ cb_val pb_quant(cb_builder *b, cb_val x, const cb_matrix *m)
     bool planes = m->mode == CB_W_FLOAT || m->mode == CB_W_MXFP8; /* encoded at load, group 64 */
     int group = planes ? 64 : m->group;
     int pack = planes ? 1 : m->bits == 4 ? 2 : m->bits == 2 ? 4 : m->bits == 1 ? 8 : 1;
-    if (b->quant_of == x && pb_value(b, b->quant_out)->group == group && pb_value(b, b->quant_out)->pack == pack)
-        return b->quant_out;
+    for (int i = 0; i < PB_QUANTS; i++)
+        if (b->quants[i].of == x && pb_value(b, b->quants[i].out)->group == group && pb_value(b, b->quants[i].out)->pack == pack)
+            return b->quants[i].out;
     int k = pb_value(b, x)->width;
     cb_val out = pb_add_value(b, k, pb_value(b, x)->wanted);
-    cb_op *o = pb_add_op(b, CB_QUANT, "quant", x, -1, out);
+    cb_op *o = pb_add_op(b, CB_QUANT, pb_maker_name(b, x), x, -1, out);
     if (!o) return -1;
     cb_value *v = &b->plan->values[out];
     int n_groups = (k + group - 1) / group;
@@ -83,9 +84,9 @@ cb_val pb_quant(cb_builder *b, cb_val x, const cb_matrix *m)
     v->row_bytes = planes_bytes + (size_t)n_groups * 12;
     v->slots = pb_value(b, x)->slots;
     o->row_wise = true;
-    o->name = b->plan->n_ops > 1 ? o[-1].name : o->name; /* named after what made x */
-    b->quant_of = x;
-    b->quant_out = out;
+    b->quants[b->next_quant].of = x;
+    b->quants[b->next_quant].out = out;
+    b->next_quant = (b->next_quant + 1) % PB_QUANTS;
     return out;
 }
 
@@ -207,7 +208,7 @@ cb_val pb_add(cb_builder *b, cb_val x, cb_val y)
 {
     if (pb_bad(b, x) || pb_bad(b, y)) return -1;
     CB_ASSERT(pb_value(b, x)->width == pb_value(b, y)->width);
-    cb_op *o = pb_add_op(b, CB_ADD, pb_last_name(b), x, y, x);
+    cb_op *o = pb_add_op(b, CB_ADD, pb_maker_name(b, y), x, y, x);
     if (o) o->row_wise = true;
     return o ? x : -1;
 }

@@ -118,7 +118,7 @@ static cb_val route(cb_builder *b, cb_val logits, const cb_moe_spec *m)
 {
     int w = m->scale ? pb_vector_weight(b, m->scale, m->n_experts, false) : -1;
     cb_val out = pb_add_value(b, 2 * m->top_k, false);
-    cb_op *o = pb_add_op(b, CB_ROUTE, pb_last_name(b), logits, -1, out);
+    cb_op *o = pb_add_op(b, CB_ROUTE, pb_maker_name(b, logits), logits, -1, out);
     if (!o || (m->scale && w < 0)) return -1;
     o->w[0] = w;
     o->n[0] = m->n_experts;
@@ -157,7 +157,7 @@ cb_val pb_moe(cb_builder *b, cb_val x, cb_val logits, const cb_moe_spec *m)
     if (m->n_experts > p->max_experts) p->max_experts = m->n_experts;
     if (m->top_k > p->max_top_k) p->max_top_k = m->top_k;
     cb_val r = route(b, logits, m), sorted = r < 0 ? -1 : pb_add_value(b, 2 * m->top_k, false);
-    cb_op *o = sorted < 0 ? NULL : pb_add_op(b, CB_MOE_SORT, pb_last_name(b), r, -1, sorted);
+    cb_op *o = sorted < 0 ? NULL : pb_add_op(b, CB_MOE_SORT, pb_maker_name(b, r), r, -1, sorted);
     if (!o) return -1;
     o->n[0] = m->n_experts;
     o->n[1] = m->top_k;
@@ -169,7 +169,7 @@ cb_val pb_moe(cb_builder *b, cb_val x, cb_val logits, const cb_moe_spec *m)
     cb_val y = expert_linear(b, h, m->down, pb_bad(b, x) ? 1 : pb_value(b, x)->width, 0, 1, sorted, r, m);
     if (pb_bad(b, y)) return -1;
     cb_val out = pb_add_value(b, pb_value(b, x)->width, false);
-    o = pb_add_op(b, CB_MOE_SUM, pb_last_name(b), y, r, out);
+    o = pb_add_op(b, CB_MOE_SUM, pb_maker_name(b, y), y, r, out);
     if (!o) return -1;
     o->n[0] = m->top_k;
     o->row_wise = true;
@@ -180,7 +180,7 @@ cb_val pb_add_gated(cb_builder *b, cb_val x, cb_val gate, cb_val y)
 {
     if (pb_bad(b, x) || pb_bad(b, gate) || pb_bad(b, y)) return -1;
     CB_ASSERT(pb_value(b, x)->width == pb_value(b, y)->width && pb_value(b, gate)->width == 1);
-    cb_op *o = pb_add_op(b, CB_ADD_GATED, pb_last_name(b), x, gate, x);
+    cb_op *o = pb_add_op(b, CB_ADD_GATED, pb_maker_name(b, y), x, gate, x);
     if (!o) return -1;
     o->in[2] = y;
     o->row_wise = true;
