@@ -66,6 +66,7 @@ static void check_block(kt_rng *r, int dim, int n_q)
         memset(m1.p, 0xa5, s), memset(l1.p, 0xa5, s), memset(o1.p, 0xa5, o);
         at.m = kt_floats(&m1), at.l = kt_floats(&l1), at.o = kt_floats(&o1);
         L.k[i].attn_block(&at);
+        assert_true(kt_uppers_clean());
         const char *n = L.k[i].name;
         kt_same(kt_floats(&m0), kt_floats(&m1), (size_t)n_q, "%s attn m dim %d n_q %d shape %d", n, dim, n_q, shape);
         kt_same(kt_floats(&l0), kt_floats(&l1), (size_t)n_q, "%s attn l dim %d n_q %d shape %d", n, dim, n_q, shape);
@@ -101,6 +102,7 @@ static void test_merge(void **state)
             float m1 = m0, l1 = l0;
             L.c.attn_merge(&m0, &l0, kt_floats(&a), m, l, kt_floats(&o), dim);
             L.k[i].attn_merge(&m1, &l1, kt_floats(&c), m, l, kt_floats(&o), dim);
+            assert_true(kt_uppers_clean());
             kt_same(&m0, &m1, 1, "%s merge m", L.k[i].name);
             kt_same(&l0, &l1, 1, "%s merge l", L.k[i].name);
             kt_same(kt_floats(&a), kt_floats(&c), (size_t)dim, "%s merge o dim %d", L.k[i].name, dim);

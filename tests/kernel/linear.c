@@ -116,6 +116,7 @@ static void check(kt_rng *r, const lin *c)
         memcpy(d.got.p, start.p, ny * 4);
         memset(d.scratch.p, i & 1 ? 0xff : 0xa5, scratch);
         L.k[i].linear(&d.mm, n0, n1, d.scratch.p);
+        assert_true(kt_uppers_clean());
         kt_same(kt_floats(&d.want), kt_floats(&d.got), ny,
                 "%s linear %s bits %d group %d scales %s k %d n %d..%d of %d (stride %zu) rows %d add %d gather %d off %d",
                 L.k[i].name, fmt_name[c->fmt], c->bits, c->group, st_name[c->st], c->k, (int)n0, (int)n1, c->n,

@@ -24,6 +24,7 @@ static void test_quant_row(void **state)
                 L.c.quant_row(kt_floats(&x), n, group, pack, (int8_t *)p0.p, w, w + G, (int32_t *)(void *)(w + 2 * G));
                 L.k[i].quant_row(kt_floats(&x), n, group, pack, (int8_t *)p1.p, kt_floats(&f1), kt_floats(&f2),
                                  (int32_t *)(void *)f3.p);
+                assert_true(kt_uppers_clean());
                 kt_same_bytes(p0.p, p1.p, stride, "%s quant_row planes n %d group %d pack %d", L.k[i].name, n, group, pack);
                 kt_same_bytes(w, f1.p, f1.n, "%s quant_row dx n %d group %d pack %d", L.k[i].name, n, group, pack);
                 kt_same_bytes(w + G, f2.p, f2.n, "%s quant_row xs n %d group %d pack %d", L.k[i].name, n, group, pack);
@@ -110,6 +111,7 @@ static void test_rmsnorm(void **state)
             L.c.rmsnorm(kt_floats(&y0), src, wp, n, 1e-6f);
             if (in_place) memcpy(y1.p, x.p, b), src = kt_floats(&y1);
             L.k[i].rmsnorm(kt_floats(&y1), src, wp, n, 1e-6f);
+            assert_true(kt_uppers_clean());
             kt_same(kt_floats(&y0), kt_floats(&y1), (size_t)n, "%s rmsnorm n %d", L.k[i].name, n);
             kt_free(&x), kt_free(&w), kt_free(&y0), kt_free(&y1);
         }
@@ -137,6 +139,7 @@ static void check_map2(const char *what, const char *level, map2_fn *want, map2_
         want(kt_floats(&y0), kt_floats(&x), kt_floats(&u), n);
         float *a = kt_floats(&x), *c = kt_floats(&u), *y = s % 3 == 0 ? kt_floats(&y1) : s % 3 == 1 ? a : c;
         got(y, a, c, n);
+        assert_true(kt_uppers_clean());
         kt_same(kt_floats(&y0), y, (size_t)n, "%s %s n %d", level, what, n);
         kt_free(&x), kt_free(&u), kt_free(&y0), kt_free(&y1);
     }
@@ -148,6 +151,7 @@ static void check_map2(const char *what, const char *level, map2_fn *want, map2_
         for (int e = 0; e < N; e++, at += step) x[e] = cb_u2f((uint32_t)at), u[e] = 1;
         want(y0, x, u, N);
         got(y1, x, u, N);
+        assert_true(kt_uppers_clean());
         kt_same(y0, y1, N, "%s %s, all floats, from %08x", level, what, (unsigned)(at - (uint64_t)N * step));
     }
 }
@@ -207,6 +211,7 @@ static void test_rope(void **state)
             for (int e = 0; e < 2 * pairs; e++) kt_floats(&cs)[e] = kt_unit(&r);
             L.c.rope(kt_floats(&x), kt_floats(&cs), pairs, half);
             L.k[i].rope(kt_floats(&y), kt_floats(&cs), pairs, half);
+            assert_true(kt_uppers_clean());
             kt_same(kt_floats(&x), kt_floats(&y), b / 4, "%s rope pairs %d half %d", L.k[i].name, pairs, half);
             kt_free(&x), kt_free(&y), kt_free(&cs);
         }
