@@ -1,7 +1,7 @@
 #include "cli/parity_run.h"
 #include "base/mem.h"
 
-const cb_parity_limits cb_parity_defaults = {1e-6, 0.03, 0.06f};
+const cb_parity_limits cb_parity_defaults = {1e-5, 0.01, 0.02f};
 
 typedef struct runner {
     cb_engine *e;

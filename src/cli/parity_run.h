@@ -8,8 +8,8 @@ typedef struct cb_parity_limits {
     double kl_mean, dmax; /* gates */
     float margin;         /* the best id must be equal where truth's margin exceeds it */
 } cb_parity_limits;
-/* The gates for real models: mean KL 1e-6 nats, max |d logit| 0.03, and a margin of twice that, below which two logits
- * that are each off by 0.03 may change places. docs/testing.md says what they rest on. */
+/* The gates for real models: mean KL 1e-5 nats, max |d logit| 0.01, and a margin of twice that, below which two logits
+ * that are each off by 0.01 may change places. docs/testing.md says what they rest on. */
 extern const cb_parity_limits cb_parity_defaults;
 
 typedef struct cb_parity {

@@ -128,6 +128,7 @@ static inline void cpu_report_bad(const cpu_ctx *c)
     int none = 0;
     atomic_compare_exchange_strong(&c->d->bad_op, &none, (int)(c->op - c->d->plan->ops) + 1);
 }
-/* The planes of a quantised value: planes of all rows, then dx, xs, sum. */
+/* The planes of a quantised value: planes of all rows, then dx, xs, sum; with `pair` each of twice the rows, and behind them
+ * flags. */
 cb_qrows cpu_planes(const cb_dev *d, cb_val v);
 #endif

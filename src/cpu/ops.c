@@ -9,7 +9,7 @@
 cb_qrows cpu_planes(const cb_dev *d, cb_val v)
 {
     const cb_value *x = &d->plan->values[v];
-    size_t rows = (size_t)d->lim.max_rows * (size_t)cpu_slots(d, v);
+    size_t rows = (size_t)d->lim.max_rows * (size_t)cpu_slots(d, v) * (x->pair ? 2 : 1);
     cb_qrows q;
     q.n_groups = (x->width + x->group - 1) / x->group;
     q.plane_stride = cb_plane_stride(x->width, x->pack);
@@ -39,6 +39,43 @@ static void rmsnorm(const cpu_ctx *c, int row)
     for (int h = 0; h < o->n[0]; h++) d->k.rmsnorm(y + h * o->n[1], x + h * o->n[1], w, o->n[1], o->f[0]);
 }
 
+/* Which rows of a value with pairs have a remainder: [max_rows]. Its row is max_rows + row. */
+static int32_t *remainder_flags(const cb_dev *d, const cb_qrows *q)
+{
+    return q->sum + 2 * (size_t)d->lim.max_rows * (size_t)q->n_groups;
+}
+
+static void quant_into(const cpu_ctx *c, const cb_qrows *q, size_t row, const float *x)
+{
+    const cb_value *v = &c->d->plan->values[c->op->out];
+    size_t g = row * (size_t)q->n_groups;
+    c->d->k.quant_row(x, v->width, v->group, v->pack, q->planes + row * q->plane_stride, q->dx + g, q->xs + g, q->sum + g);
+}
+
+/* Does one number hold more than the share f[0] of the row's energy? */
+static bool wants_remainder(const cpu_ctx *c, const float *dx, int n_groups, const float *x, int n)
+{
+    float top = 0;
+    for (int g = 0; g < n_groups; g++) top = dx[g] > top ? dx[g] : top;
+    top *= CB_XI_MAX;
+    return top * top > c->op->f[0] * c->d->k.sum_squares(x, n);
+}
+
+/* What the integers leave of x, quantised as x is. */
+static void quant_remainder(const cpu_ctx *c, const cb_qrows *q, int row, const float *x)
+{
+    const cb_dev *d = c->d;
+    const cb_value *v = &d->plan->values[c->op->out];
+    float *r = (float *)c->scratch;
+    for (int at = 0; at < v->width; at += v->group) {
+        int16_t xi[128];
+        int n = v->width - at < v->group ? v->width - at : v->group;
+        float dx = d->k.quant16(x + at, n, xi);
+        for (int i = 0; i < n; i++) r[at + i] = x[at + i] - dx * (float)xi[i];
+    }
+    quant_into(c, q, (size_t)d->lim.max_rows + (size_t)row, r);
+}
+
 static void quant(const cpu_ctx *c, int row)
 {
     const cb_dev *d = c->d;
@@ -46,8 +83,11 @@ static void quant(const cpu_ctx *c, int row)
     const float *x = cpu_row(d, c->op->in[0], row);
     if (!d->k.all_finite(x, v->width)) cpu_report_bad(c);
     cb_qrows q = cpu_planes(d, c->op->out);
-    size_t g = (size_t)row * (size_t)q.n_groups;
-    d->k.quant_row(x, v->width, v->group, v->pack, q.planes + (size_t)row * q.plane_stride, q.dx + g, q.xs + g, q.sum + g);
+    quant_into(c, &q, (size_t)row, x);
+    if (!v->pair) return;
+    bool more = wants_remainder(c, q.dx + (size_t)row * (size_t)q.n_groups, q.n_groups, x, v->width);
+    remainder_flags(d, &q)[row] = more;
+    if (more) quant_remainder(c, &q, row, x);
 }
 
 static void rope(const cpu_ctx *c, int row)
@@ -86,8 +126,12 @@ static void hadamard(const cpu_ctx *c, int row)
     const cb_dev *d = c->d;
     const cb_op *o = c->op;
     int n = d->plan->values[o->out].width;
-    const float *s = d->weights[o->w[0]].vector, *x = cpu_row(d, o->in[0], row);
     float *y = cpu_row(d, o->out, row), scale = (float)(1.0 / sqrt((double)o->n[0]));
+    if (o->w[0] < 0) {
+        d->k.hadamard(y, n, o->n[0], scale);
+        return;
+    }
+    const float *s = d->weights[o->w[0]].vector, *x = cpu_row(d, o->in[0], row);
     if (!o->n[1]) d->k.mul(y, x, s, n);
     d->k.hadamard(y, n, o->n[0], scale);
     if (o->n[1]) d->k.mul(y, y, s, n);
@@ -145,6 +189,30 @@ static void one_row(const cpu_ctx *c, int row)
     }
 }
 
+/* y += W * remainder for the rows that have one, a few hundred at a time. */
+static void linear_remainders(const cpu_ctx *c, const cb_mm *main, int64_t n0, int64_t n1)
+{
+    enum { BATCH = 256 };
+    const cb_dev *d = c->d;
+    const int32_t *flag = remainder_flags(d, &main->x);
+    int32_t x_row[BATCH], y_row[BATCH];
+    cb_mm mm = *main;
+    mm.x_row = x_row;
+    mm.y_row = y_row;
+    mm.add = true;
+    mm.n_rows = 0;
+    for (int r = 0; r < main->n_rows; r++) {
+        if (flag[r]) {
+            x_row[mm.n_rows] = d->lim.max_rows + r;
+            y_row[mm.n_rows++] = r;
+        }
+        if (mm.n_rows == BATCH || (mm.n_rows && r == main->n_rows - 1)) {
+            cpu_product(c, &mm, 0, n0, n1);
+            mm.n_rows = 0;
+        }
+    }
+}
+
 static void linear(const cpu_ctx *c)
 {
     const cb_dev *d = c->d;
@@ -158,7 +226,9 @@ static void linear(const cpu_ctx *c)
     mm.add = o->n[0];
     int64_t n0, n1;
     cpu_share_outputs(c, d->plan->weights[o->w[0]].matrix.rows, &n0, &n1);
-    if (n0 < n1) cpu_product(c, &mm, 0, n0, n1);
+    if (n0 >= n1) return;
+    cpu_product(c, &mm, 0, n0, n1);
+    linear_remainders(c, &mm, n0, n1);
 }
 
 static void one_op(const cpu_ctx *c)

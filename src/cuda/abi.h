@@ -24,8 +24,10 @@ typedef struct cu_planes {
     int8_t *planes;       /* [rows][stride] */
     float *dx, *xs;       /* [rows][n_groups] */
     int32_t *sum;         /* [rows][n_groups] */
+    int32_t *flag;        /* [rows]: has row r a remainder? Its planes, dx, xs and sum are those of row n_rows + r. NULL: none have */
     int32_t stride;       /* bytes between rows of planes */
     int32_t n_groups, group, pack;
+    int32_t n_rows, pad;  /* that there is room for */
 } cu_planes;
 
 enum { CU_FMT_AFFINE, CU_FMT_FP4, CU_FMT_PLANES, CU_FMT_FLOAT }; /* as cb_fmt; FLOAT is for embeddings only */
@@ -156,6 +158,13 @@ typedef struct cu_encode {
     int64_t row0;            /* of the first row, for bad_row */
     int32_t n_rows, k, type, n_groups;
 } cu_encode;
+
+/* The rows that have a remainder, as a sorted list of one expert (cu_linear): expert_at = list, x_row = list + 4, y_row behind. */
+typedef struct cu_remainders {
+    const int32_t *flag;
+    int32_t *list;           /* 0, how many, two unused; rows of the remainders [n_rows]; the rows themselves [n_rows] */
+    int32_t n_rows, shift;   /* shift: from a row to its remainder */
+} cu_remainders;
 
 /* The largest logit of each row; also looks for values that are not finite. */
 typedef struct cu_best {

@@ -30,6 +30,7 @@ static const struct kernel_entry {
     [CU_K_DELTA_SCAN] = {cb_fatbin_hybrid, "k_delta_scan", 0},
     [CU_K_MOE_SORT] = {cb_fatbin_hybrid, "k_moe_sort", 32 * CB_MAX_EXPERTS * 4},
     [CU_K_ENCODE] = {cb_fatbin_tools, "k_encode", 0},
+    [CU_K_REMAINDERS] = {cb_fatbin_tools, "k_remainders", 0},
     [CU_K_BEST] = {cb_fatbin_tools, "k_best", 0},
     [CU_K_PROBE_READ] = {cb_fatbin_tools, "k_probe_read", 0},
     [CU_K_PROBE_MMA] = {cb_fatbin_tools, "k_probe_mma", 0},
@@ -172,7 +173,7 @@ static size_t step_bytes(const cb_limits *lim) { return sizeof(cu_step) + CB_MAX
 
 /* Where each part of the scratch begins; returns the size. */
 typedef struct parts {
-    uint64_t values, logits, part, sort_at, sort_tiles, best, step, tables;
+    uint64_t values, logits, part, sort_at, sort_tiles, remainders, best, step, tables;
 } parts;
 
 static uint64_t lay_out(const cb_plan *p, const cb_limits *lim, parts *o)
@@ -185,6 +186,7 @@ static uint64_t lay_out(const cb_plan *p, const cb_limits *lim, parts *o)
     PART(part, p->n_kv ? (uint64_t)PART_FLOATS * 4 : 0);
     PART(sort_at, (p->max_experts + 1) * 4);
     PART(sort_tiles, (routed + 2) * 16);
+    PART(remainders, (uint64_t)lim->max_rows * 8 + 16);
     PART(best, (uint64_t)lim->max_rows * 8);
     PART(step, step_bytes(lim));
     PART(tables, (uint64_t)CB_MAX_KV_GROUPS * (uint64_t)lim->max_sessions * (uint64_t)table_stride(p) * 4);
@@ -253,6 +255,7 @@ static int cuda_prepare(cb_dev *d, const cb_limits *lim, cb_err *err)
     d->part_floats = p->n_kv ? PART_FLOATS : 0;
     d->sort_at = (int32_t *)(base + o.sort_at);
     d->sort_tiles = (int32_t *)(base + o.sort_tiles);
+    d->remainders = (int32_t *)(base + o.remainders);
     d->best = (unsigned long long *)(base + o.best);
     d->step = (cu_step *)(base + o.step);
     d->tables = (CUdeviceptr)(uintptr_t)(base + o.tables);

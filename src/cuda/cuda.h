@@ -14,7 +14,7 @@ typedef enum cu_kernel {
     CU_K_GEMV4, CU_K_GEMV8, /* up to 4 and up to 8 rows a tile */
     CU_K_ATTN, CU_K_ATTN_SPLIT, CU_K_ATTN_MERGE,
     CU_K_CONV, CU_K_CONV_KEEP, CU_K_CONV_STEP, CU_K_DELTA, CU_K_DELTA_PREPARE, CU_K_DELTA_SCAN, CU_K_MOE_SORT,
-    CU_K_ENCODE, CU_K_BEST, CU_K_PROBE_READ, CU_K_PROBE_MMA,
+    CU_K_ENCODE, CU_K_REMAINDERS, CU_K_BEST, CU_K_PROBE_READ, CU_K_PROBE_MMA,
     CU_N_KERNELS
 } cu_kernel;
 
@@ -72,7 +72,7 @@ struct cb_dev {
     float *logits, *part;
     size_t part_floats;
     int logits_rows;         /* rows of logits there is room for; more are run in turn */
-    int32_t *sort_at, *sort_tiles;
+    int32_t *sort_at, *sort_tiles, *remainders;
     unsigned long long *best;
     cu_step *step;           /* on the device */
     uint8_t *step_host;      /* pinned mirror of the step and its arrays */

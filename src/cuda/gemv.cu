@@ -48,6 +48,7 @@ __device__ __forceinline__ float any_scale_of(uint32_t raw, int type)
 struct place {
     const uint8_t *codes, *scales, *biases; /* of row 0 of this matrix (of this expert) */
     int row0, rows;                         /* rows of the step, or of the sorted list */
+    int x_shift;                            /* > 0: the pass over remainders, which stand so far behind the rows themselves */
 };
 
 __device__ __forceinline__ const int8_t *x_planes(const cu_linear &a, int row) { return a.x.planes + (size_t)row * a.x.stride; }
@@ -251,6 +252,8 @@ template <int NT> __device__ __forceinline__ void find_tokens(const cu_linear &a
             r = a.x_row[r];
             o = a.x_row[o];
         }
+        r += at.x_shift;
+        o += at.x_shift;
         t[k].planes = x_planes(a, r) + (col & 1) * 64 * a.x.pack;
         t[k].dx = a.x.dx + (size_t)o * a.x.n_groups;
         t[k].xs = a.x.xs + (size_t)o * a.x.n_groups;
@@ -273,8 +276,9 @@ template <int NT> __device__ __forceinline__ void finish(const cu_linear &a, con
 #pragma unroll
     for (int s = 1; s < WARPS; s++) y = y + red[s * NT * 64 + threadIdx.x];
     int yr = at.row0 + t;
+    if (at.x_shift && !a.x.flag[yr]) return;
     float *out = a.y + (size_t)(a.y_row ? a.y_row[yr] : yr) * a.y_stride + n;
-    *out = a.add ? *out + y : y;
+    *out = a.add || at.x_shift ? *out + y : y;
 }
 
 template <typename F, int NT> __device__ __forceinline__ void run(const cu_linear &a, const place &at, int block, int n_blocks, float (*red)[WARPS * NT * 64])
@@ -338,7 +342,7 @@ template <int NT> __device__ __forceinline__ void kernel(const cu_linears &all)
     int part = 0;
     while (part + 1 < all.n_parts && (int)blockIdx.x >= all.block0[part + 1]) part++;
     const cu_linear &a = all.part[part];
-    place at = {a.w.codes, a.w.scales, a.w.biases, 0, 0};
+    place at = {a.w.codes, a.w.scales, a.w.biases, 0, 0, 0};
     if (a.tiles) {
         pdl_wait();
         int4 tile = ((const int4 *)a.tiles)[blockIdx.y];
@@ -356,13 +360,22 @@ template <int NT> __device__ __forceinline__ void kernel(const cu_linears &all)
     }
     at.rows = at.rows < 4 * NT ? at.rows : 4 * NT;
     int block = (int)blockIdx.x - all.block0[part], n_blocks = all.block0[part + 1] - all.block0[part];
-    switch (format_of(a.w)) {
-    case Q4G64: run<format<CU_FMT_AFFINE, 4, 64>, NT>(a, at, block, n_blocks, red); break;
-    case Q4G32: run<format<CU_FMT_AFFINE, 4, 32>, NT>(a, at, block, n_blocks, red); break;
-    case Q2G128: run<format<CU_FMT_AFFINE, 2, 128>, NT>(a, at, block, n_blocks, red); break;
-    case Q8G64: run<format<CU_FMT_AFFINE, 8, 64>, NT>(a, at, block, n_blocks, red); break;
-    case PLANES: run<format<CU_FMT_PLANES, 8, 64>, NT>(a, at, block, n_blocks, red); break;
-    default: run_any<NT>(a, at, block, n_blocks, red);
+#pragma unroll 1
+    for (;;) {
+        switch (format_of(a.w)) {
+        case Q4G64: run<format<CU_FMT_AFFINE, 4, 64>, NT>(a, at, block, n_blocks, red); break;
+        case Q4G32: run<format<CU_FMT_AFFINE, 4, 32>, NT>(a, at, block, n_blocks, red); break;
+        case Q2G128: run<format<CU_FMT_AFFINE, 2, 128>, NT>(a, at, block, n_blocks, red); break;
+        case Q8G64: run<format<CU_FMT_AFFINE, 8, 64>, NT>(a, at, block, n_blocks, red); break;
+        case PLANES: run<format<CU_FMT_PLANES, 8, 64>, NT>(a, at, block, n_blocks, red); break;
+        default: run_any<NT>(a, at, block, n_blocks, red);
+        }
+        if (!a.x.flag || at.x_shift) return;
+        bool more = false; /* a remainder? Then the same outputs again: what this block adds to, it wrote itself */
+        for (int r = 0; r < at.rows; r++) more |= a.x.flag[at.row0 + r] != 0;
+        if (!more) return;
+        at.x_shift = a.x.n_rows;
+        __syncthreads(); /* red */
     }
 }
 

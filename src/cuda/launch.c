@@ -24,12 +24,15 @@ int cu_kernel_launch(cb_dev *d, cu_kernel k, unsigned gx, unsigned gy, unsigned 
 static cu_planes planes_of(const cb_dev *d, cb_val v)
 {
     const cb_value *x = &d->plan->values[v];
-    size_t rows = (size_t)d->lim.max_rows * (size_t)cu_slots(d, v), G = (size_t)((x->width + x->group - 1) / x->group);
+    int32_t n_rows = d->lim.max_rows * cu_slots(d, v);
+    size_t rows = (size_t)n_rows * (x->pair ? 2 : 1), G = (size_t)((x->width + x->group - 1) / x->group);
     size_t stride = (size_t)((x->width + 64 * x->pack - 1) / (64 * x->pack)) * 128 * (size_t)x->pack;
-    cu_planes q = {.planes = cu_value(d, v), .stride = (int32_t)stride, .n_groups = (int32_t)G, .group = x->group, .pack = x->pack};
+    cu_planes q = {.planes = cu_value(d, v), .stride = (int32_t)stride, .n_groups = (int32_t)G, .group = x->group, .pack = x->pack,
+                   .n_rows = n_rows};
     q.dx = (float *)(q.planes + rows * stride);
     q.xs = q.dx + rows * G;
     q.sum = (int32_t *)(q.xs + rows * G);
+    if (x->pair) q.flag = q.sum + rows * G;
     return q;
 }
 
@@ -98,13 +101,28 @@ static void share_blocks(const cb_dev *d, cu_linears *a, int n_y)
 
 enum { GEMM_ROWS = 17, GEMM_EXPERT_ROWS = 5 }; /* the many-rows kernel from here on; of experts, rows for each on average */
 
-/* One part with the many-rows kernel: 1, or 0 when there is none for it. */
-static int gemm(cb_dev *d, cu_linear *a, cb_err *err)
+static int gemm_launch(cb_dev *d, const cu_gemm *g, cu_linear *a, cb_err *err)
+{
+    return cu_function_launch(d, d->gemm[g - cu_gemms], (unsigned)cu_gemm_grid(g, a, d->n_sm), 1, 1, (unsigned)g->block, (unsigned)g->shared, a, err);
+}
+
+/* One part with the many-rows kernel, remainders too: 1, or 0 when there is none for it. *listed: whose remainders are listed. */
+static int gemm(cb_dev *d, cu_linear *a, const int32_t **listed, cb_err *err)
 {
     const cu_gemm *g = cu_gemm_find(a, d->cc, d->n_sm, d->max_shared);
     if (!g) return 0;
-    int64_t grid = cu_gemm_grid(g, a, d->n_sm);
-    int rc = cu_function_launch(d, d->gemm[g - cu_gemms], (unsigned)grid, 1, 1, (unsigned)g->block, (unsigned)g->shared, a, err);
+    int rc = gemm_launch(d, g, a, err);
+    if (rc < 0 || !a->x.flag) return rc < 0 ? rc : 1;
+    if (*listed != a->x.flag) {
+        cu_remainders list = {.flag = a->x.flag, .list = d->remainders, .n_rows = a->n_rows, .shift = a->x.n_rows};
+        if ((rc = cu_kernel_launch(d, CU_K_REMAINDERS, 1, 1, 1, 1024, 0, &list, err)) < 0) return rc;
+        *listed = a->x.flag;
+    }
+    a->expert_at = d->remainders;
+    a->x_row = d->remainders + 4;
+    a->y_row = a->x_row + a->n_rows;
+    a->n_experts = a->add = 1;
+    rc = gemm_launch(d, g, a, err);
     return rc < 0 ? rc : 1;
 }
 
@@ -120,6 +138,7 @@ static int products(cb_dev *d, const int32_t *ops, int n, cb_err *err)
         a.part[i] = (cu_linear){.w = d->weights[o->w[0]], .x = planes_of(d, o->in[0]), .y = cu_value(d, o->out), .y_stride = cu_stride(d, o->out),
                                 .n_rows = n_rows, .add = experts ? 0 : o->n[0]};
         if (!experts) continue;
+        a.part[i].x.flag = NULL; /* experts do without remainders */
         const int32_t *slots = cu_value(d, o->in[1]);
         a.part[i].x_row = o->n[0] ? slots : slots + n_rows;
         a.part[i].y_row = slots;
@@ -129,9 +148,10 @@ static int products(cb_dev *d, const int32_t *ops, int n, cb_err *err)
     }
     if (experts ? n_rows >= GEMM_EXPERT_ROWS * a.part[0].n_experts : n_rows >= GEMM_ROWS) {
         int left = 0;
+        const int32_t *listed = NULL;
         for (int i = 0; i < n; i++) {
             cu_linear part = a.part[i];
-            int rc = gemm(d, &part, err);
+            int rc = gemm(d, &part, &listed, err);
             if (rc < 0) return rc;
             if (!rc) a.part[left++] = part;
         }

@@ -146,11 +146,12 @@ __device__ void op_rmsnorm(const row_ctx &c)
 /* ---- fixed point ---- */
 
 /* A lane takes 4 neighbours: one byte for each of 4 planes, two for each of 2, four of one. */
-__device__ void op_quant(const row_ctx &c)
+__device__ __noinline__ void quant(const row_ctx &c, bool remainder)
 {
     const cu_planes &q = c.o->u.q;
     int n = c.o->width, pack = q.pack, padded = q.stride / 2, lanes = q.group / 4;
-    int8_t *planes = q.planes + (size_t)c.row * q.stride;
+    int row = remainder ? q.n_rows + c.row : c.row;
+    int8_t *planes = q.planes + (size_t)row * q.stride;
     for (int u0 = threadIdx.x / 32 * 32; u0 * 4 < padded; u0 += blockDim.x) { /* whole warps, for the shuffles */
         int e0 = (u0 + threadIdx.x % 32) * 4;
         float x[4] = {0, 0, 0, 0};
@@ -164,6 +165,15 @@ __device__ void op_quant(const row_ctx &c)
         float m = group_max(fmaxf(fmaxf(fabsf(x[0]), fabsf(x[1])), fmaxf(fabsf(x[2]), fabsf(x[3]))), lanes);
         bool zero = m < CB_TINY;
         float inv = zero ? 0 : CB_XI_MAX / m;
+        if (remainder) { /* what the integers leave takes x's place */
+            float dx = zero ? 0 : m * CB_XI_INV;
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                if (!zero) x[i] = x[i] - dx * (float)clamp_xi(x[i] * inv);
+            m = group_max(fmaxf(fmaxf(fabsf(x[0]), fabsf(x[1])), fmaxf(fabsf(x[2]), fabsf(x[3]))), lanes);
+            zero = m < CB_TINY;
+            inv = zero ? 0 : CB_XI_MAX / m;
+        }
         int xi[4], sum = 0;
         uint32_t hi = 0, lo = 0;
 #pragma unroll
@@ -194,13 +204,42 @@ __device__ void op_quant(const row_ctx &c)
                 b[64 * pack] = (int8_t)(lo >> 8 * i);
             }
         if (e0 < n && e0 % q.group == 0) {
-            size_t g = (size_t)c.row * q.n_groups + e0 / q.group;
+            size_t g = (size_t)row * q.n_groups + e0 / q.group;
             float dx = zero ? 0 : m * CB_XI_INV;
             q.dx[g] = dx;
             q.sum[g] = sum;
             q.xs[g] = dx * (float)sum;
         }
     }
+}
+
+/* Does one number hold more than the share f[0] of the row's energy? One warp; the row's dx are there. */
+__device__ bool wants_remainder(const row_ctx &c)
+{
+    const cu_planes &q = c.o->u.q;
+    int lane = threadIdx.x % 32;
+    const float *dx = q.dx + (size_t)c.row * q.n_groups;
+    float top = 0, sum = 0;
+    for (int g = lane; g < q.n_groups; g += 32) top = fmaxf(top, dx[g]);
+#pragma unroll 4
+    for (int i = lane; i < c.o->width; i += 32) sum = cb_fma(c.x[i], c.x[i], sum);
+    top = group_max(top, 32) * CB_XI_MAX;
+    return top * top > c.o->f[0] * lane_fold(sum);
+}
+
+__device__ void op_quant(const row_ctx &c)
+{
+    const cu_planes &q = c.o->u.q;
+    __shared__ bool more;
+    quant(c, false);
+    if (!q.flag) return;
+    __syncthreads();
+    if (threadIdx.x < 32) {
+        bool want = wants_remainder(c);
+        if (threadIdx.x == 0) q.flag[c.row] = more = want;
+    }
+    __syncthreads();
+    if (more) quant(c, true);
 }
 
 /* The 16-bit number of x in a vector whose maximum is m. */
@@ -296,7 +335,7 @@ __device__ void op_hadamard(const row_ctx &c)
     int n = c.o->width, block = c.o->n[0], back = c.o->n[1], s = 1;
     float scale = c.o->f[0], *v = c.shared + c.o->stage;
     const float *w = c.o->w;
-    if (back) map(v, n, [&](int i) { return c.x[i]; });
+    if (back || !w) map(v, n, [&](int i) { return c.x[i]; });
     else map(v, n, [&](int i) { return c.x[i] * w[i]; });
     for (; s * 8 <= block; s *= 8) {
         __syncthreads();

@@ -29,6 +29,24 @@ extern "C" __global__ void __launch_bounds__(256) k_encode(const __grid_constant
     if (lane == 0) a.scales[(size_t)row * a.n_groups + g] = zero ? 0 : m * CB_XI_INV;
 }
 
+/* One block. Rows are independent of each other, so their order in the list is free. */
+extern "C" __global__ void __launch_bounds__(1024) k_remainders(const __grid_constant__ cu_remainders a)
+{
+    __shared__ int n;
+    pdl_trigger();
+    if (threadIdx.x == 0) n = 0;
+    __syncthreads();
+    pdl_wait();
+    for (int r = threadIdx.x; r < a.n_rows; r += 1024)
+        if (a.flag[r]) {
+            int i = atomicAdd(&n, 1);
+            a.list[4 + i] = a.shift + r;
+            a.list[4 + a.n_rows + i] = r;
+        }
+    __syncthreads();
+    if (threadIdx.x < 2) a.list[threadIdx.x] = threadIdx.x ? n : 0;
+}
+
 /* y: row. The largest logit, ties to the lower id. */
 extern "C" __global__ void __launch_bounds__(256) k_best(const __grid_constant__ cu_best a)
 {

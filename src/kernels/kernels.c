@@ -15,6 +15,7 @@ void cb_kernels_set_c(cb_kernels *k)
         .encode_row = cb_encode_row_c,
         .linear = cb_linear_c,
         .rmsnorm = cb_rmsnorm_c,
+        .sum_squares = cb_sum_squares_c,
         .silu_mul = cb_silu_mul_c,
         .gelu_mul = cb_gelu_mul_c,
         .add = cb_add_c,

@@ -122,6 +122,7 @@ typedef struct cb_kernels {
     /* y = (x * inv) * w; inv = 1/sqrt(ss/n + eps), ss = lane tree (32) of x*x by fma. w may be NULL (then y = x*inv).
      * y may be x. */
     void (*rmsnorm)(float *y, const float *x, const float *w, int n, float eps);
+    float (*sum_squares)(const float *x, int n);                           /* that ss */
     void (*silu_mul)(float *y, const float *gate, const float *up, int n); /* y = silu(gate) * up */
     void (*gelu_mul)(float *y, const float *gate, const float *up, int n); /* y = gelu_tanh(gate) * up */
     void (*add)(float *y, const float *a, const float *b, int n);          /* y = a + b */

@@ -9,6 +9,7 @@ void cb_kernels_set_avx2(cb_kernels *k)
     k->linear = cb_linear_avx2;
     k->quant16 = cb_quant16_avx2;
     k->rmsnorm = cb_rmsnorm_avx2;
+    k->sum_squares = cb_sum_squares_avx2;
     k->silu_mul = cb_silu_mul_avx2;
     k->gelu_mul = cb_gelu_mul_avx2;
     k->add = cb_add_avx2;

@@ -9,6 +9,7 @@ void cb_kernels_set_avx512(cb_kernels *k)
     k->linear = cb_linear_avx512;
     k->quant16 = cb_quant16_avx512;
     k->rmsnorm = cb_rmsnorm_avx512;
+    k->sum_squares = cb_sum_squares_avx512;
     k->silu_mul = cb_silu_mul_avx512;
     k->gelu_mul = cb_gelu_mul_avx512;
     k->add = cb_add_avx512;

@@ -7,6 +7,7 @@ void cb_quant_row_avx512(const float *x, int n, int group, int pack, int8_t *pla
 bool cb_encode_row_avx512(const uint8_t *p, cb_dtype t, int64_t n, uint8_t *out, float *scales);
 float cb_quant16_avx512(const float *x, int n, int16_t *xi);
 void cb_rmsnorm_avx512(float *y, const float *x, const float *w, int n, float eps);
+float cb_sum_squares_avx512(const float *x, int n);
 void cb_silu_mul_avx512(float *y, const float *gate, const float *up, int n);
 void cb_gelu_mul_avx512(float *y, const float *gate, const float *up, int n);
 void cb_add_avx512(float *y, const float *a, const float *b, int n);

@@ -8,6 +8,7 @@ bool cb_encode_row_c(const uint8_t *p, cb_dtype t, int64_t n, uint8_t *out, floa
 float cb_quant16_c(const float *x, int n, int16_t *xi);
 void cb_linear_c(const cb_mm *mm, int64_t n0, int64_t n1, void *scratch);
 void cb_rmsnorm_c(float *y, const float *x, const float *w, int n, float eps);
+float cb_sum_squares_c(const float *x, int n);
 void cb_silu_mul_c(float *y, const float *gate, const float *up, int n);
 void cb_gelu_mul_c(float *y, const float *gate, const float *up, int n);
 void cb_add_c(float *y, const float *a, const float *b, int n);

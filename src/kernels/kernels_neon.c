@@ -9,6 +9,7 @@ void cb_kernels_set_neon(cb_kernels *k)
     k->encode_row = cb_encode_row_neon;
     k->quant16 = cb_quant16_neon;
     k->rmsnorm = cb_rmsnorm_neon;
+    k->sum_squares = cb_sum_squares_neon;
     k->silu_mul = cb_silu_mul_neon;
     k->gelu_mul = cb_gelu_mul_neon;
     k->add = cb_add_neon;

@@ -8,6 +8,7 @@ bool cb_encode_row_neon(const uint8_t *p, cb_dtype t, int64_t n, uint8_t *out, f
 float cb_quant16_neon(const float *x, int n, int16_t *xi);
 void cb_linear_neon(const cb_mm *mm, int64_t n0, int64_t n1, void *scratch);
 void cb_rmsnorm_neon(float *y, const float *x, const float *w, int n, float eps);
+float cb_sum_squares_neon(const float *x, int n);
 void cb_silu_mul_neon(float *y, const float *gate, const float *up, int n);
 void cb_gelu_mul_neon(float *y, const float *gate, const float *up, int n);
 void cb_add_neon(float *y, const float *a, const float *b, int n);

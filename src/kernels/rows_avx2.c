@@ -2,7 +2,7 @@
 #include "kernels/kernels_avx2.h"
 #include "kernels/num_avx2.h"
 
-void cb_rmsnorm_avx2(float *y, const float *x, const float *w, int n, float eps)
+float cb_sum_squares_avx2(const float *x, int n)
 {
     __m256 lane[4] = {_mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps()};
     int i = 0;
@@ -15,7 +15,13 @@ void cb_rmsnorm_avx2(float *y, const float *x, const float *w, int n, float eps)
         __m256 v = _mm256_maskload_ps(x + i, v8_below(n - i));
         lane[j] = _mm256_fmadd_ps(v, v, lane[j]);
     }
-    float inv = 1.0f / sqrtf(v8_lane_fold32(lane) / (float)n + eps);
+    return v8_lane_fold32(lane);
+}
+
+void cb_rmsnorm_avx2(float *y, const float *x, const float *w, int n, float eps)
+{
+    int i;
+    float inv = 1.0f / sqrtf(cb_sum_squares_avx2(x, n) / (float)n + eps);
     __m256 k = v8_set(inv);
     for (i = 0; i + 8 <= n; i += 8) {
         __m256 v = _mm256_mul_ps(_mm256_loadu_ps(x + i), k);

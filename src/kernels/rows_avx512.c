@@ -122,7 +122,7 @@ float cb_quant16_avx512(const float *x, int n, int16_t *xi)
 
 /* ---- norm ---------------------------------------------------------------------------------------------------------- */
 
-void cb_rmsnorm_avx512(float *y, const float *x, const float *w, int n, float eps)
+float cb_sum_squares_avx512(const float *x, int n)
 {
     __m512 a = _mm512_setzero_ps(), b = a; /* lanes 0..15 and 16..31 of the lane tree */
     for (int i = 0; i < n; i += 32) {
@@ -132,7 +132,12 @@ void cb_rmsnorm_avx512(float *y, const float *x, const float *w, int n, float ep
         v = _mm512_maskz_loadu_ps(cb_mask16(n - i - 16), x + i + 16);
         b = _mm512_fmadd_ps(v, v, b);
     }
-    __m512 inv = _mm512_set1_ps(1.0f / sqrtf(cb_lane_fold32_x16(a, b) / (float)n + eps));
+    return cb_lane_fold32_x16(a, b);
+}
+
+void cb_rmsnorm_avx512(float *y, const float *x, const float *w, int n, float eps)
+{
+    __m512 inv = _mm512_set1_ps(1.0f / sqrtf(cb_sum_squares_avx512(x, n) / (float)n + eps));
     for (int i = 0; i < n; i += 16) {
         __mmask16 k = cb_mask16(n - i);
         __m512 v = _mm512_mul_ps(_mm512_maskz_loadu_ps(k, x + i), inv);

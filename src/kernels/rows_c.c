@@ -2,11 +2,16 @@
 #include "kernels/kernels_c.h"
 #include "kernels/num.h"
 
-void cb_rmsnorm_c(float *y, const float *x, const float *w, int n, float eps)
+float cb_sum_squares_c(const float *x, int n)
 {
     float lane[32] = {0};
     for (int i = 0; i < n; i++) lane[i % 32] = cb_fma(x[i], x[i], lane[i % 32]);
-    float inv = 1.0f / sqrtf(cb_lane_fold32(lane) / (float)n + eps);
+    return cb_lane_fold32(lane);
+}
+
+void cb_rmsnorm_c(float *y, const float *x, const float *w, int n, float eps)
+{
+    float inv = 1.0f / sqrtf(cb_sum_squares_c(x, n) / (float)n + eps);
     for (int i = 0; i < n; i++) {
         float v = x[i] * inv;
         y[i] = w ? v * w[i] : v;

@@ -2,7 +2,7 @@
 #include "kernels/kernels_neon.h"
 #include "kernels/num_neon.h"
 
-void cb_rmsnorm_neon(float *y, const float *x, const float *w, int n, float eps)
+float cb_sum_squares_neon(const float *x, int n)
 {
     float32x4_t v[8];
     for (int j = 0; j < 8; j++) v[j] = v4_set(0);
@@ -15,7 +15,13 @@ void cb_rmsnorm_neon(float *y, const float *x, const float *w, int n, float eps)
     float lane[32];
     for (int j = 0; j < 8; j++) vst1q_f32(lane + 4 * j, v[j]);
     for (; i < n; i++) lane[i % 32] = cb_fma(x[i], x[i], lane[i % 32]);
-    float inv = 1.0f / sqrtf(cb_lane_fold32(lane) / (float)n + eps);
+    return cb_lane_fold32(lane);
+}
+
+void cb_rmsnorm_neon(float *y, const float *x, const float *w, int n, float eps)
+{
+    int i;
+    float inv = 1.0f / sqrtf(cb_sum_squares_neon(x, n) / (float)n + eps);
     for (i = 0; i + 4 <= n; i += 4) {
         float32x4_t a = vmulq_f32(vld1q_f32(x + i), v4_set(inv));
         vst1q_f32(y + i, w ? vmulq_f32(a, vld1q_f32(w + i)) : a);

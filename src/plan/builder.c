@@ -18,7 +18,7 @@ int pb_open(const cb_config *c, const cb_weights *w, const char *family, cb_buil
     }
     cb_arena_init(&p->arena, 0);
     p->family = family;
-    *b = (cb_builder){.config = c, .weights = w, .plan = p, .rot_of = -1};
+    *b = (cb_builder){.config = c, .weights = w, .plan = p, .rot_of = -1, .remainder = PB_REMAINDERS};
     for (int i = 0; i < PB_QUANTS; i++) b->quants[i].of = -1;
     *out = b;
     return 0;

@@ -78,6 +78,10 @@ cb_val pb_head_norm(cb_builder *b, cb_val x, const char *name, int dim, float ep
 cb_val pb_linear(cb_builder *b, cb_val x, const char *path, int n_out);
 /* y = residual + W x, in the residual's memory. */
 cb_val pb_linear_add(cb_builder *b, cb_val x, const char *path, cb_val residual);
+/* Linear inputs that follow get a remainder row (plan.h, CB_QUANT) where one number holds more than this share of the row's
+ * energy; 0: always. */
+#define PB_REMAINDERS 0.7f
+void pb_remainders(cb_builder *b, float share);
 cb_val pb_rope(cb_builder *b, cb_val x, const cb_attn_spec *a);
 /* Stores k and v, then attends with q [rows][n_heads*dim]. */
 cb_val pb_attention(cb_builder *b, cb_val q, cb_val k, cb_val v, const cb_attn_spec *a);

@@ -24,6 +24,7 @@ struct cb_builder {
         cb_val of, out;
     } quants[PB_QUANTS];        /* the latest quantisations, reused while their inputs are unchanged; of < 0: none */
     int next_quant;             /* the one to forget next */
+    float remainder;            /* threshold of the next quantisations */
     cb_val rot_of, rot_out;     /* the latest rotation, likewise */
     pb_rotation rotation;
 };

@@ -7,8 +7,9 @@ typedef enum cb_op_kind {
     CB_EMBED,      /* out = f[0] * decoded row `token` of w[0] */
     CB_ROPE_TABLE, /* out = cos and sin of pos*freq, n[0] = table id, times f[0] unless that is 1; width 2*n_pairs */
     CB_RMSNORM,    /* out = rmsnorm(in[0]) * w[0] (w[0] < 0: no weight), eps f[0]; n[0] heads of n[1] dims each */
-    CB_QUANT,      /* out = planes of in[0] */
-    CB_LINEAR,     /* out = w[0] * in[0] (planes); n[0] = 1: out += */
+    CB_QUANT,      /* out = planes of in[0]; a row of which one number has more than the share f[0] gets a remainder row
+                      (docs/arithmetic.md, section 4) when out has room for them */
+    CB_LINEAR,     /* out = w[0] * in[0] (planes); n[0] = 1: out +=; then out += w[0] * remainder for rows that have one */
     CB_ROPE,       /* out = in[0] rotated with in[1]; n[0] heads of n[1] dims, n[2] pairs, n[3] half distance. In place */
     CB_KV_PUT,     /* state n[0] takes k = in[0], v = in[1] of this row's position */
     CB_ATTENTION,  /* out = attention of q = in[0] on state n[0]; n[1] query heads; softmax scale f[0] */
@@ -19,7 +20,8 @@ typedef enum cb_op_kind {
     CB_BIAS,       /* out = in[0] + w[0], the same vector for each row. In place */
     CB_SPLIT,      /* out = dims n[2] .. n[2]+n[3] of each of n[0] heads of n[1] dims of in[0] */
     CB_SCALE,      /* out = in[0] * f[0]; w[0] >= 0: times that weight's only element instead. In place */
-    CB_HADAMARD,   /* out = H(s . in[0]) in blocks of n[0], s = w[0]; n[1] = 1, the inverse: out = s . H(in[0]) */
+    CB_HADAMARD,   /* out = H(s . in[0]) in blocks of n[0], s = w[0]; n[1] = 1, the inverse: out = s . H(in[0]);
+                      w[0] < 0: no signs, in place */
     CB_CONV,       /* out = silu(causal depthwise convolution of in[0] with w[0], n[1] taps), recurrent state n[0] */
     CB_DELTA,      /* out = gated delta rule of u = in[0] (all q, all k, all v), a = in[1], b = in[2]; w: A_log, dt_bias;
                       recurrent state n[0]; n[1] key heads, n[2] value heads, n[3] and n[4] dims of a key and a value head */

@@ -13,6 +13,7 @@ typedef int cb_val;
 typedef struct cb_value {
     int width;          /* f32 per row; for planes: inputs k */
     int group, pack;    /* planes (group > 0): see kernels.h cb_qrows */
+    bool pair;          /* planes: twice the rows, the second half for remainders, and an int32 flag a row: who has one */
     bool wanted;        /* one row per wanted row, not per row of the step */
     int slots;          /* > 1: that many rows per row of the step (one per expert of a token) */
     bool is_logits;     /* lives in the caller's logits array */

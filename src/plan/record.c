@@ -64,6 +64,8 @@ cb_val pb_head_norm(cb_builder *b, cb_val x, const char *name, int dim, float ep
     return norm(b, x, x, name, pb_value(b, x)->width / dim, dim, eps, add_one);
 }
 
+void pb_remainders(cb_builder *b, float share) { b->remainder = share; }
+
 cb_val pb_quant(cb_builder *b, cb_val x, const cb_matrix *m)
 {
     bool planes = m->mode == CB_W_FLOAT || m->mode == CB_W_MXFP8; /* encoded at load, group 64 */
@@ -81,8 +83,10 @@ cb_val pb_quant(cb_builder *b, cb_val x, const cb_matrix *m)
     v->group = group;
     v->pack = pack;
     size_t planes_bytes = (size_t)((k + 64 * pack - 1) / (64 * pack)) * 128 * (size_t)pack;
-    v->row_bytes = planes_bytes + (size_t)n_groups * 12;
     v->slots = pb_value(b, x)->slots;
+    v->pair = v->slots <= 1;
+    v->row_bytes = (planes_bytes + (size_t)n_groups * 12) * (v->pair ? 2 : 1) + (v->pair ? 4 : 0);
+    o->f[0] = b->remainder;
     o->row_wise = true;
     b->quants[b->next_quant].of = x;
     b->quants[b->next_quant].out = out;
@@ -154,6 +158,29 @@ static int kv_group(cb_builder *b, int window)
     return p->n_kv_groups++;
 }
 
+/* The largest power of two that divides dim, at most `most`. */
+static int rotation_block(int dim, int most)
+{
+    int n = 1;
+    while (n < most && dim % (2 * n) == 0) n *= 2;
+    return n;
+}
+
+/* Blocks of x rotated in place (docs/arithmetic.md, section 6): it spreads one large number over its neighbours, so that less is
+ * lost when they become integers under one scale. The rotation is orthogonal and symmetric: q.k keeps its value, and a second
+ * one brings sums of rotated V back. */
+static cb_val rotate(cb_builder *b, cb_val x, int block)
+{
+    if (pb_bad(b, x) || block == 1) return x;
+    cb_op *o = pb_add_op(b, CB_HADAMARD, pb_maker_name(b, x), x, -1, x);
+    if (!o) return -1;
+    o->n[0] = block;
+    o->row_wise = true;
+    return x;
+}
+
+enum { ROTATE_K = 64, ROTATE_V = 512 }; /* K's scales cover 64 dims, V's a head */
+
 cb_val pb_attention(cb_builder *b, cb_val q, cb_val k, cb_val v, const cb_attn_spec *a)
 {
     if (pb_bad(b, q) || pb_bad(b, k) || pb_bad(b, v)) return -1;
@@ -163,6 +190,8 @@ cb_val pb_attention(cb_builder *b, cb_val q, cb_val k, cb_val v, const cb_attn_s
     cb_kv_state *s = pb_grow(b, p->kv, p->n_kv, &b->cap_kv, sizeof *s);
     int group = kv_group(b, a->window);
     if (!s || group < 0) return -1;
+    k = rotate(b, k, rotation_block(a->dim, ROTATE_K));
+    v = rotate(b, v, rotation_block(a->dim, ROTATE_V));
     p->kv = s;
     s[p->n_kv] = (cb_kv_state){a->n_kv_heads, a->dim, a->window, group};
     char name[2 * PB_MAX_NAME];
@@ -182,6 +211,7 @@ cb_val pb_attention_on(cb_builder *b, cb_val q, int state, const cb_attn_spec *a
 {
     if (pb_bad(b, q) || state < 0 || state >= b->plan->n_kv) return -1;
     CB_ASSERT(pb_value(b, q)->width == a->n_heads * a->dim && b->plan->kv[state].dim == a->dim);
+    q = rotate(b, q, rotation_block(a->dim, ROTATE_K));
     cb_val out = pb_add_value(b, a->n_heads * a->dim, false);
     char name[2 * PB_MAX_NAME];
     snprintf(name, sizeof name, "%sself_attn", pb_op_name(b->scope));
@@ -190,7 +220,7 @@ cb_val pb_attention_on(cb_builder *b, cb_val q, int state, const cb_attn_spec *a
     o->n[0] = state;
     o->n[1] = a->n_heads;
     o->f[0] = a->scale;
-    return out;
+    return rotate(b, out, rotation_block(a->dim, ROTATE_V));
 }
 
 cb_val pb_glu(cb_builder *b, cb_val gate, cb_val up, int act)

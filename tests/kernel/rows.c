@@ -107,6 +107,8 @@ static void test_rmsnorm(void **state)
                 if (!(s & 4)) kt_floats(&x)[e] = kt_unit(&r) * 4;
                 kt_floats(&w)[e] = kt_unit(&r);
             }
+            float s0 = L.c.sum_squares(kt_floats(&x), n), s1 = L.k[i].sum_squares(kt_floats(&x), n);
+            kt_same(&s0, &s1, 1, "%s sum_squares n %d", L.k[i].name, n);
             const float *wp = weighted ? kt_floats(&w) : NULL, *src = kt_floats(&x);
             L.c.rmsnorm(kt_floats(&y0), src, wp, n, 1e-6f);
             if (in_place) memcpy(y1.p, x.p, b), src = kt_floats(&y1);
