@@ -128,11 +128,7 @@ static void load_queries(const cpu_ctx *c, unit *u)
             int n = dim - 64 * g < 64 ? dim - 64 * g : 64;
             u->dqs[i * parts + g] = d->k.quant16(q + 64 * g, n, h + 64 * g) * c->op->f[0];
         }
-        for (int j = 0; j < dim; j++) {
-            int hi = (h[j] + 128) >> 8;
-            l[j] = (int16_t)(h[j] - 256 * hi);
-            h[j] = (int16_t)hi;
-        }
+        d->k.split16(h, l, h, dim);
     }
 }
 
@@ -181,7 +177,7 @@ static void store_outputs(const cpu_ctx *c, const unit *u, const float *o, const
     int dim = d->plan->kv[c->op->n[0]].dim;
     for (int i = 0; i < u->n_q; i++) {
         float *y = cpu_row(d, c->op->out, u->row0 + i / u->per_head) + (u->head * u->per_head + i % u->per_head) * dim;
-        for (int j = 0; j < dim; j++) y[j] = o[(size_t)i * (size_t)dim + (size_t)j] / l[i];
+        d->k.divide(y, o + (size_t)i * (size_t)dim, l[i], dim);
     }
 }
 

@@ -127,12 +127,15 @@ typedef struct cb_kernels {
     void (*gelu_mul)(float *y, const float *gate, const float *up, int n); /* y = gelu_tanh(gate) * up */
     void (*add)(float *y, const float *a, const float *b, int n);          /* y = a + b */
     void (*scale)(float *y, const float *x, float s, int n);               /* y = x * s */
+    void (*divide)(float *y, const float *x, float s, int n);              /* y = x / s */
     void (*softcap)(float *y, const float *x, float cap, int n);           /* y = cap * tanh(x / cap) */
     /* Rotates n_pairs pairs (i, i + half) of one head in place: a' = fma(a, cos, -(b*sin)), b' = fma(b, cos, a*sin).
      * cs holds n_pairs cosines, then n_pairs sines. */
     void (*rope)(float *x, const float *cs, int n_pairs, int half);
     /* 16-bit numbers of one vector, n even or odd: xi[n], returns the scale dx (0 when the vector is zero). */
     float (*quant16)(const float *x, int n, int16_t *xi);
+    /* n such numbers to their planes: hi[i] = (xi[i] + 128) >> 8, lo[i] = xi[i] - 256*hi[i]. hi may be xi. */
+    void (*split16)(int16_t *hi, int16_t *lo, const int16_t *xi, int n);
     void (*attn_block)(const cb_attn *a);
     /* Merges block result (m, l, o) into the running (*mm, *ll, oo): M = max(*mm, m), a = exp(*mm - M), c = exp(m - M),
      * *ll = fma(*ll, a, l*c), oo = fma(oo, a, o*c). */

@@ -14,6 +14,8 @@ void cb_kernels_set_avx2(cb_kernels *k)
     k->gelu_mul = cb_gelu_mul_avx2;
     k->add = cb_add_avx2;
     k->scale = cb_scale_avx2;
+    k->divide = cb_divide_avx2;
+    k->split16 = cb_split16_avx2;
     k->softcap = cb_softcap_avx2;
     k->rope = cb_rope_avx2;
     k->all_finite = cb_all_finite_avx2;

@@ -13,6 +13,8 @@ void cb_silu_mul_avx2(float *y, const float *gate, const float *up, int n);
 void cb_gelu_mul_avx2(float *y, const float *gate, const float *up, int n);
 void cb_add_avx2(float *y, const float *a, const float *b, int n);
 void cb_scale_avx2(float *y, const float *x, float s, int n);
+void cb_divide_avx2(float *y, const float *x, float s, int n);
+void cb_split16_avx2(int16_t *hi, int16_t *lo, const int16_t *xi, int n);
 void cb_softcap_avx2(float *y, const float *x, float cap, int n);
 void cb_rope_avx2(float *x, const float *cs, int n_pairs, int half);
 bool cb_all_finite_avx2(const float *x, int64_t n);

@@ -14,6 +14,8 @@ void cb_kernels_set_avx512(cb_kernels *k)
     k->gelu_mul = cb_gelu_mul_avx512;
     k->add = cb_add_avx512;
     k->scale = cb_scale_avx512;
+    k->divide = cb_divide_avx512;
+    k->split16 = cb_split16_avx512;
     k->softcap = cb_softcap_avx512;
     k->rope = cb_rope_avx512;
     k->attn_block = cb_attn_block_avx512;

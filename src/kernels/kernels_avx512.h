@@ -12,6 +12,8 @@ void cb_silu_mul_avx512(float *y, const float *gate, const float *up, int n);
 void cb_gelu_mul_avx512(float *y, const float *gate, const float *up, int n);
 void cb_add_avx512(float *y, const float *a, const float *b, int n);
 void cb_scale_avx512(float *y, const float *x, float s, int n);
+void cb_divide_avx512(float *y, const float *x, float s, int n);
+void cb_split16_avx512(int16_t *hi, int16_t *lo, const int16_t *xi, int n);
 void cb_softcap_avx512(float *y, const float *x, float cap, int n);
 void cb_rope_avx512(float *x, const float *cs, int n_pairs, int half);
 void cb_attn_block_avx512(const cb_attn *a);

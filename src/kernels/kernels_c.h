@@ -13,6 +13,8 @@ void cb_silu_mul_c(float *y, const float *gate, const float *up, int n);
 void cb_gelu_mul_c(float *y, const float *gate, const float *up, int n);
 void cb_add_c(float *y, const float *a, const float *b, int n);
 void cb_scale_c(float *y, const float *x, float s, int n);
+void cb_divide_c(float *y, const float *x, float s, int n);
+void cb_split16_c(int16_t *hi, int16_t *lo, const int16_t *xi, int n);
 void cb_softcap_c(float *y, const float *x, float cap, int n);
 void cb_rope_c(float *x, const float *cs, int n_pairs, int half);
 void cb_attn_block_c(const cb_attn *a);

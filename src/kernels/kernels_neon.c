@@ -14,6 +14,8 @@ void cb_kernels_set_neon(cb_kernels *k)
     k->gelu_mul = cb_gelu_mul_neon;
     k->add = cb_add_neon;
     k->scale = cb_scale_neon;
+    k->divide = cb_divide_neon;
+    k->split16 = cb_split16_neon;
     k->softcap = cb_softcap_neon;
     k->rope = cb_rope_neon;
     k->all_finite = cb_all_finite_neon;

@@ -13,6 +13,8 @@ void cb_silu_mul_neon(float *y, const float *gate, const float *up, int n);
 void cb_gelu_mul_neon(float *y, const float *gate, const float *up, int n);
 void cb_add_neon(float *y, const float *a, const float *b, int n);
 void cb_scale_neon(float *y, const float *x, float s, int n);
+void cb_divide_neon(float *y, const float *x, float s, int n);
+void cb_split16_neon(int16_t *hi, int16_t *lo, const int16_t *xi, int n);
 void cb_softcap_neon(float *y, const float *x, float cap, int n);
 void cb_rope_neon(float *x, const float *cs, int n_pairs, int half);
 bool cb_all_finite_neon(const float *x, int64_t n);

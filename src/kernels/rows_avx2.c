@@ -1,5 +1,6 @@
 /* rows_avx2.c: norms, activations, rotation on eight lanes; rows_c.c is the truth. A tail is a masked load and store. */
 #include "kernels/kernels_avx2.h"
+#include "kernels/kernels_c.h"
 #include "kernels/num_avx2.h"
 
 float cb_sum_squares_avx2(const float *x, int n)
@@ -57,6 +58,25 @@ void cb_scale_avx2(float *y, const float *x, float s, int n)
     int i = 0;
     for (; i + 8 <= n; i += 8) _mm256_storeu_ps(y + i, _mm256_mul_ps(_mm256_loadu_ps(x + i), v8_set(s)));
     for (; i < n; i++) y[i] = x[i] * s;
+}
+
+void cb_divide_avx2(float *y, const float *x, float s, int n)
+{
+    int i = 0;
+    for (; i + 8 <= n; i += 8) _mm256_storeu_ps(y + i, _mm256_div_ps(_mm256_loadu_ps(x + i), v8_set(s)));
+    for (; i < n; i++) y[i] = x[i] / s;
+}
+
+void cb_split16_avx2(int16_t *hi, int16_t *lo, const int16_t *xi, int n)
+{
+    int i = 0;
+    for (; i + 16 <= n; i += 16) { /* |xi| <= 32512: the sum with 128 fits 16 bits */
+        __m256i v = _mm256_loadu_si256((const void *)(xi + i));
+        __m256i h = _mm256_srai_epi16(_mm256_add_epi16(v, _mm256_set1_epi16(128)), 8);
+        _mm256_storeu_si256((void *)(hi + i), h);
+        _mm256_storeu_si256((void *)(lo + i), _mm256_sub_epi16(v, _mm256_slli_epi16(h, 8)));
+    }
+    if (i < n) cb_split16_c(hi + i, lo + i, xi + i, n - i);
 }
 
 static inline __m256 softcap8(__m256 x, __m256 cap) { return _mm256_mul_ps(cap, v8_tanh(_mm256_div_ps(x, cap))); }

@@ -183,6 +183,26 @@ void cb_scale_avx512(float *y, const float *x, float s, int n)
     }
 }
 
+void cb_divide_avx512(float *y, const float *x, float s, int n)
+{
+    __m512 v = _mm512_set1_ps(s);
+    for (int i = 0; i < n; i += 16) {
+        __mmask16 k = cb_mask16(n - i);
+        _mm512_mask_storeu_ps(y + i, k, _mm512_div_ps(_mm512_maskz_loadu_ps(k, x + i), v));
+    }
+}
+
+void cb_split16_avx512(int16_t *hi, int16_t *lo, const int16_t *xi, int n)
+{
+    for (int i = 0; i < n; i += 32) { /* |xi| <= 32512: the sum with 128 fits 16 bits */
+        __mmask32 k = n - i >= 32 ? ~0u : (1u << (n - i)) - 1;
+        __m512i v = _mm512_maskz_loadu_epi16(k, xi + i);
+        __m512i h = _mm512_srai_epi16(_mm512_add_epi16(v, _mm512_set1_epi16(128)), 8);
+        _mm512_mask_storeu_epi16(hi + i, k, h);
+        _mm512_mask_storeu_epi16(lo + i, k, _mm512_sub_epi16(v, _mm512_slli_epi16(h, 8)));
+    }
+}
+
 void cb_softcap_avx512(float *y, const float *x, float cap, int n)
 {
     __m512 c = _mm512_set1_ps(cap);

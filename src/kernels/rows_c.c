@@ -38,6 +38,20 @@ void cb_scale_c(float *y, const float *x, float s, int n)
     for (int i = 0; i < n; i++) y[i] = x[i] * s;
 }
 
+void cb_divide_c(float *y, const float *x, float s, int n)
+{
+    for (int i = 0; i < n; i++) y[i] = x[i] / s;
+}
+
+void cb_split16_c(int16_t *hi, int16_t *lo, const int16_t *xi, int n)
+{
+    for (int i = 0; i < n; i++) {
+        int v = xi[i], h = (v + 128) >> 8;
+        lo[i] = (int16_t)(v - 256 * h);
+        hi[i] = (int16_t)h;
+    }
+}
+
 void cb_softcap_c(float *y, const float *x, float cap, int n)
 {
     for (int i = 0; i < n; i++) y[i] = cap * cb_tanhf(x[i] / cap);

@@ -1,4 +1,5 @@
 /* rows_neon.c: norms, activations, rotation on four lanes; rows_c.c is the truth. Tails go through the scalar lines. */
+#include "kernels/kernels_c.h"
 #include "kernels/kernels_neon.h"
 #include "kernels/num_neon.h"
 
@@ -51,6 +52,24 @@ void cb_scale_neon(float *y, const float *x, float s, int n)
     int i = 0;
     for (; i + 4 <= n; i += 4) vst1q_f32(y + i, vmulq_f32(vld1q_f32(x + i), v4_set(s)));
     for (; i < n; i++) y[i] = x[i] * s;
+}
+
+void cb_divide_neon(float *y, const float *x, float s, int n)
+{
+    int i = 0;
+    for (; i + 4 <= n; i += 4) vst1q_f32(y + i, vdivq_f32(vld1q_f32(x + i), v4_set(s)));
+    for (; i < n; i++) y[i] = x[i] / s;
+}
+
+void cb_split16_neon(int16_t *hi, int16_t *lo, const int16_t *xi, int n)
+{
+    int i = 0;
+    for (; i + 8 <= n; i += 8) { /* |xi| <= 32512: the sum with 128 fits 16 bits */
+        int16x8_t v = vld1q_s16(xi + i), h = vshrq_n_s16(vaddq_s16(v, vdupq_n_s16(128)), 8);
+        vst1q_s16(hi + i, h);
+        vst1q_s16(lo + i, vsubq_s16(v, vshlq_n_s16(h, 8)));
+    }
+    if (i < n) cb_split16_c(hi + i, lo + i, xi + i, n - i);
 }
 
 void cb_softcap_neon(float *y, const float *x, float cap, int n)

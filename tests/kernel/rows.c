@@ -91,6 +91,29 @@ static void test_encode_row(void **state)
     }
 }
 
+/* Every number there is, in pieces of every size, in place and not. */
+static void test_split16(void **state)
+{
+    (void)state;
+    kt_rng r = kt_seed(8);
+    for (int i = 0; i < L.n; i++) {
+        if (!KT_OWN(&L, i, split16)) continue;
+        for (int at = -32512, s = 0; at <= 32512; s++) {
+            int n = sizes[s % KT_COUNT(sizes)];
+            size_t b = (size_t)n * 2, o = (size_t)kt_below(&r, 2) * 2;
+            kt_buf x = kt_alloc(b, o), h0 = kt_alloc(b, 0), l0 = kt_alloc(b, 0), h1 = kt_alloc(b, o), l1 = kt_alloc(b, 2 - o);
+            for (int e = 0; e < n; e++) ((int16_t *)(void *)x.p)[e] = (int16_t)(at <= 32512 ? at++ : 32512);
+            L.c.split16((int16_t *)(void *)h0.p, (int16_t *)(void *)l0.p, (int16_t *)(void *)x.p, n);
+            kt_buf *h = s & 1 ? &x : &h1;
+            L.k[i].split16((int16_t *)(void *)h->p, (int16_t *)(void *)l1.p, (int16_t *)(void *)x.p, n);
+            assert_true(kt_uppers_clean());
+            kt_same_bytes(h0.p, h->p, b, "%s split16 hi n %d", L.k[i].name, n);
+            kt_same_bytes(l0.p, l1.p, b, "%s split16 lo n %d", L.k[i].name, n);
+            kt_free(&x), kt_free(&h0), kt_free(&l0), kt_free(&h1), kt_free(&l1);
+        }
+    }
+}
+
 static void test_rmsnorm(void **state)
 {
     (void)state;
@@ -188,12 +211,23 @@ static void scale_third_c(float *y, const float *a, const float *b, int n)
     (void)b;
     L.c.scale(y, a, 1.0f / 3, n);
 }
+static void third_part(float *y, const float *a, const float *b, int n)
+{
+    (void)b;
+    one_table->divide(y, a, 3.0f, n);
+}
+static void third_part_c(float *y, const float *a, const float *b, int n)
+{
+    (void)b;
+    L.c.divide(y, a, 3.0f, n);
+}
 static void test_map1(void **state)
 {
     (void)state;
     for (int i = 0; i < L.n; i++) {
         one_table = &L.k[i];
         if (KT_OWN(&L, i, softcap)) check_map2("softcap", L.k[i].name, softcap_30_c, softcap_30);
+        if (KT_OWN(&L, i, divide)) check_map2("divide", L.k[i].name, third_part_c, third_part);
         if (KT_OWN(&L, i, scale)) check_map2("scale", L.k[i].name, scale_third_c, scale_third);
     }
 }
@@ -245,7 +279,7 @@ int main(void)
 {
     L = kt_levels_get();
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_quant_row), cmocka_unit_test(test_quant16), cmocka_unit_test(test_encode_row),
-                                       cmocka_unit_test(test_rmsnorm),   cmocka_unit_test(test_map2),
+                                       cmocka_unit_test(test_split16), cmocka_unit_test(test_rmsnorm),   cmocka_unit_test(test_map2),
                                        cmocka_unit_test(test_map1),      cmocka_unit_test(test_rope),
                                        cmocka_unit_test(test_all_finite)};
     return cmocka_run_group_tests_name("kernel/rows", tests, NULL, NULL);
