@@ -213,6 +213,46 @@ static void linear_remainders(const cpu_ctx *c, const cb_mm *main, int64_t n0, i
     }
 }
 
+/* One or two rows of which one has a remainder, and weights whose unpacking is dear: row and remainder meet them in one pass.
+ * Returns false when it does not apply; where unpacking is cheap a second pass over what the caches hold is faster. */
+static bool linear_pairs(const cpu_ctx *c, const cb_mm *main, int64_t n0, int64_t n1)
+{
+    enum { ROWS = 2, PIECE = 1024 };
+    const cb_dev *d = c->d;
+    const int32_t *flag = remainder_flags(d, &main->x);
+    int32_t x_row[2 * ROWS], n = 0;
+    bool dear = main->fmt == CB_FMT_PLANES || (main->bits & (main->bits - 1));
+    if (!dear || main->n_rows > ROWS || !main->codes) return false;
+    for (int r = 0; r < main->n_rows; r++) {
+        x_row[n++] = r;
+        if (flag[r]) x_row[n++] = d->lim.max_rows + r;
+    }
+    if (n == main->n_rows) return false;
+    float t[2 * ROWS * PIECE];
+    cb_mm mm = *main;
+    const size_t per_row = (size_t)mm.n_groups * cb_scale_size(mm.scale_type);
+    mm.x_row = x_row;
+    mm.n_rows = n;
+    mm.y = t;
+    mm.y_stride = PIECE;
+    mm.add = false;
+    for (int64_t at = n0; at < n1; at += PIECE) {
+        int many = n1 - at < PIECE ? (int)(n1 - at) : PIECE;
+        mm.codes = main->codes + (size_t)at * mm.row_bytes;
+        mm.scales = main->scales + (size_t)at * per_row;
+        if (main->biases) mm.biases = main->biases + (size_t)at * per_row;
+        d->k.linear(&mm, 0, many, c->scratch);
+        const float *from = t;
+        for (int r = 0; r < main->n_rows; r++, from += PIECE) {
+            float *y = main->y + (size_t)r * main->y_stride + at;
+            if (main->add) d->k.add(y, y, from, many);
+            else memcpy(y, from, (size_t)many * 4);
+            if (flag[r]) d->k.add(y, y, from += PIECE, many);
+        }
+    }
+    return true;
+}
+
 static void linear(const cpu_ctx *c)
 {
     const cb_dev *d = c->d;
@@ -226,7 +266,7 @@ static void linear(const cpu_ctx *c)
     mm.add = o->n[0];
     int64_t n0, n1;
     cpu_share_outputs(c, d->plan->weights[o->w[0]].matrix.rows, &n0, &n1);
-    if (n0 >= n1) return;
+    if (n0 >= n1 || linear_pairs(c, &mm, n0, n1)) return;
     cpu_product(c, &mm, 0, n0, n1);
     linear_remainders(c, &mm, n0, n1);
 }
