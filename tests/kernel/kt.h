@@ -103,10 +103,11 @@ static inline kt_levels kt_levels_get(void)
     ((levels)->k[i].slot != (levels)->c.slot && ((i) == 0 || (levels)->k[i].slot != (levels)->k[(i) - 1].slot))
 
 /* False when a kernel left the upper halves of the vector registers in use: every SSE instruction after it (scalar code of files
- * without AVX flags) then costs a hundred times its time. Where the processor does not tell: true. */
+ * without AVX flags) then costs a hundred times its time. Where the processor does not tell, and in instrumented builds, whose
+ * kernels are hardly optimised: true. */
 static inline bool kt_uppers_clean(void)
 {
-#if defined __x86_64__
+#if defined __x86_64__ && !defined CB_DEBUG && !defined __SANITIZE_THREAD__
     uint32_t a = 0, b, c, d;
     if (!(cb_isa_detect() & CB_ISA_AVX2)) return true;
     __asm__ volatile("cpuid" : "=a"(a), "=b"(b), "=c"(c), "=d"(d) : "a"(13), "c"(1));
