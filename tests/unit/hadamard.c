@@ -299,12 +299,18 @@ static void logits_of(const char *dir, float *out)
 }
 
 /* Mean KL divergence in nats of b from a. */
+static double max_of(const float *x)
+{
+    float m = x[0]; /* two fmax in one loop end gcc 12 for aarch64 with an internal error */
+    for (int i = 1; i < VOCAB; i++) m = x[i] > m ? x[i] : m;
+    return m;
+}
+
 static double mean_kl(const float *a, const float *b)
 {
     double kl = 0;
     for (int r = 0; r < TOKENS; r++, a += VOCAB, b += VOCAB) {
-        double za = 0, zb = 0, ma = -INFINITY, mb = -INFINITY;
-        for (int i = 0; i < VOCAB; i++) ma = fmax(ma, (double)a[i]), mb = fmax(mb, (double)b[i]);
+        double za = 0, zb = 0, ma = max_of(a), mb = max_of(b);
         for (int i = 0; i < VOCAB; i++) za += exp((double)a[i] - ma), zb += exp((double)b[i] - mb);
         for (int i = 0; i < VOCAB; i++) {
             double la = (double)a[i] - ma - log(za), lb = (double)b[i] - mb - log(zb);
