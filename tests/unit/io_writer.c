@@ -259,7 +259,7 @@ static void sparse(void **state)
 {
     cb_st_writer *w;
     struct stat st;
-    const int bits = tt_valgrind() ? 31 : 36;
+    const int bits = tt_small_maps() ? 31 : 36;
     const int64_t n[] = {(int64_t)1 << (bits - 19), 1 << 18};
     assert_int_equal(cb_st_writer_open(tmp_path(dir, "m.safetensors"), &w, &err), 0);
     assert_int_equal(cb_st_writer_declare(w, "big", CB_F16, n, 2, &err), 0);
