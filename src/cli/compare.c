@@ -10,32 +10,34 @@ typedef struct kept {
     char name[64];
 } kept;
 
+/* Rows stand apart; what lies between them means nothing. */
+static const char *row_of(const cb_tap *t, int row) { return (const char *)t->data + (size_t)row * t->row_stride; }
+
 static void keep(void *ctx, const cb_tap *t)
 {
     differ *d = ctx;
     kept k = { .op = t->op, .rows = t->rows, .row_bytes = t->row_bytes, .at = d->bytes.n };
     snprintf(k.name, sizeof k.name, "%s", t->name);
-    cb_buf_put(&d->bytes, t->data, (size_t)t->rows * t->row_bytes);
+    for (int r = 0; r < t->rows; r++) cb_buf_put(&d->bytes, row_of(t, r), t->row_bytes);
     cb_buf_put(&d->ops, &k, sizeof k);
 }
 
-/* Row, column and both values of the first difference. */
-static void describe_difference(differ *d, const kept *k, const cb_tap *t, const char *a, const char *b)
+/* Column and both values of the first difference in a row. */
+static void describe_difference(differ *d, const cb_tap *t, int row, const char *a, const char *b)
 {
-    size_t n = (size_t)k->rows * k->row_bytes, i = 0;
-    while (i < n && a[i] == b[i]) i++;
-    size_t row = i / k->row_bytes;
+    size_t i = 0;
+    while (i < t->row_bytes && a[i] == b[i]) i++;
+    int at = snprintf(d->what, sizeof d->what, "op %d %s (%s): row %d (position %d), ", t->op, t->name, t->kind, row, d->first_pos + row);
+    char *to = d->what + at;
+    size_t room = sizeof d->what - (size_t)at;
     if (!strcmp(t->dtype, "f32")) {
         float x, y;
         uint32_t ux, uy;
         i -= i % 4;
         memcpy(&x, a + i, 4), memcpy(&y, b + i, 4);
         memcpy(&ux, a + i, 4), memcpy(&uy, b + i, 4);
-        snprintf(d->what, sizeof d->what, "op %d %s (%s): row %zu (position %zu), column %zu: %.9g (%08x) and %.9g (%08x)", t->op, t->name, t->kind,
-                 row, (size_t)d->first_pos + row, i % k->row_bytes / 4, (double)x, ux, (double)y, uy);
-    } else
-        snprintf(d->what, sizeof d->what, "op %d %s (%s, %s): row %zu (position %zu), byte %zu: %d and %d", t->op, t->name, t->kind, t->dtype, row,
-                 (size_t)d->first_pos + row, i % k->row_bytes, (int)(signed char)a[i], (int)(signed char)b[i]);
+        snprintf(to, room, "column %zu: %.9g (%08x) and %.9g (%08x)", i / 4, (double)x, ux, (double)y, uy);
+    } else snprintf(to, room, "byte %zu: %d and %d", i, (int)(signed char)a[i], (int)(signed char)b[i]);
 }
 
 static void count(differ *d, const char *kind, size_t n)
@@ -65,9 +67,12 @@ static void compare(void *ctx, const cb_tap *t)
         return;
     }
     count(d, t->kind, n);
-    if (!memcmp(d->bytes.data + k->at, t->data, n)) return;
-    d->found = true;
-    describe_difference(d, k, t, d->bytes.data + k->at, t->data);
+    for (int r = 0; r < t->rows && !d->found; r++) {
+        const char *want = d->bytes.data + k->at + (size_t)r * k->row_bytes;
+        if (!memcmp(want, row_of(t, r), k->row_bytes)) continue;
+        d->found = true;
+        describe_difference(d, t, r, want, row_of(t, r));
+    }
 }
 
 void differ_init(differ *d)

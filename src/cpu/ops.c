@@ -305,6 +305,7 @@ static void call_tap(const cpu_ctx *c, double us)
                 .data = cpu_value(d, v), .rows = cpu_rows(d, v), .row_bytes = (size_t)x->width * 4,
                 .row_stride = x->row_bytes, .us = us};
     cb_tap_costs(d->plan, o, d->batch, &t);
+    if (o->kind == CB_MOE_SORT) t.row_stride = t.row_bytes; /* lists of the whole step, one behind the other */
     if (x->group) {
         t.dtype = "i8";
         t.row_bytes = t.row_stride = cb_plane_stride(x->width, x->pack);

@@ -210,6 +210,7 @@ static int call_tap(cb_dev *d, const cb_op *o, double us, cb_err *err)
     cb_tap t = {.op = (int)(o - d->plan->ops), .name = o->name, .kind = cb_op_kind_name(o->kind), .dtype = "f32", .data = host, .rows = n,
                 .row_bytes = (size_t)x->width * 4, .row_stride = x->row_bytes, .us = us};
     cb_tap_costs(d->plan, o, d->batch, &t);
+    if (o->kind == CB_MOE_SORT) t.row_stride = t.row_bytes; /* lists of the whole step, one behind the other */
     if (x->group) {
         t.dtype = "i8";
         t.row_bytes = t.row_stride = (size_t)((x->width + 64 * x->pack - 1) / (64 * x->pack)) * 128 * (size_t)x->pack;
