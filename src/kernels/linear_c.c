@@ -5,7 +5,7 @@
 static inline int clamp_xi(float v)
 {
     float r = rintf(v); /* round to nearest even is the only mode in use */
-    return r > CB_XI_MAX ? CB_XI_MAX : r < -CB_XI_MAX ? -CB_XI_MAX : (int)r;
+    return r > CB_XI_MAX ? CB_XI_MAX : r >= -CB_XI_MAX ? (int)r : -CB_XI_MAX; /* NaN, which ends the step elsewhere, is some number */
 }
 
 static float max_abs(const float *x, int n)
