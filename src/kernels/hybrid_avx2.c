@@ -33,18 +33,8 @@ void cb_mul_avx2(float *y, const float *a, const float *b, int n)
 
 void cb_unit_avx2(float *y, const float *x, int n, float eps, float factor)
 {
-    __m256 lane[4] = {_mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps()};
-    int i = 0;
-    for (; i + 32 <= n; i += 32)
-        for (int j = 0; j < 4; j++) {
-            __m256 v = _mm256_loadu_ps(x + i + 8 * j);
-            lane[j] = _mm256_fmadd_ps(v, v, lane[j]);
-        }
-    for (int j = 0; i < n; i += 8, j++) { /* lanes are never negative, so adding the masked 0 changes no bit */
-        __m256 v = _mm256_maskload_ps(x + i, v8_below(n - i));
-        lane[j] = _mm256_fmadd_ps(v, v, lane[j]);
-    }
-    float inv = 1.0f / sqrtf(v8_lane_fold32(lane) + eps);
+    int i;
+    float inv = 1.0f / sqrtf(cb_sum_squares_avx2(x, n) + eps);
     for (i = 0; i + 8 <= n; i += 8)
         _mm256_storeu_ps(y + i, _mm256_mul_ps(_mm256_mul_ps(_mm256_loadu_ps(x + i), v8_set(inv)), v8_set(factor)));
     for (; i < n; i++) y[i] = (x[i] * inv) * factor;

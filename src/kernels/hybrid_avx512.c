@@ -34,15 +34,7 @@ void cb_mul_avx512(float *y, const float *a, const float *b, int n)
 
 void cb_unit_avx512(float *y, const float *x, int n, float eps, float factor)
 {
-    __m512 a = _mm512_setzero_ps(), b = a; /* lanes 0..15 and 16..31 of the lane tree; a missing term adds +0: no change */
-    for (int i = 0; i < n; i += 32) {
-        __m512 v = _mm512_maskz_loadu_ps(cb_mask16(n - i), x + i);
-        a = _mm512_fmadd_ps(v, v, a);
-        if (i + 16 >= n) break;
-        v = _mm512_maskz_loadu_ps(cb_mask16(n - i - 16), x + i + 16);
-        b = _mm512_fmadd_ps(v, v, b);
-    }
-    __m512 inv = _mm512_set1_ps(1.0f / sqrtf(cb_lane_fold32_x16(a, b) + eps)), f = _mm512_set1_ps(factor);
+    __m512 inv = _mm512_set1_ps(1.0f / sqrtf(cb_sum_squares_avx512(x, n) + eps)), f = _mm512_set1_ps(factor);
     for (int i = 0; i < n; i += 16) {
         __mmask16 k = cb_mask16(n - i);
         _mm512_mask_storeu_ps(y + i, k, _mm512_mul_ps(_mm512_mul_ps(_mm512_maskz_loadu_ps(k, x + i), inv), f));

@@ -19,9 +19,7 @@ void cb_mul_c(float *y, const float *a, const float *b, int n)
 
 void cb_unit_c(float *y, const float *x, int n, float eps, float factor)
 {
-    float lane[32] = {0};
-    for (int i = 0; i < n; i++) lane[i % 32] = cb_fma(x[i], x[i], lane[i % 32]);
-    float inv = 1.0f / sqrtf(cb_lane_fold32(lane) + eps);
+    float inv = 1.0f / sqrtf(cb_sum_squares_c(x, n) + eps);
     for (int i = 0; i < n; i++) y[i] = (x[i] * inv) * factor;
 }
 

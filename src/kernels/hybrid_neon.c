@@ -31,18 +31,8 @@ void cb_mul_neon(float *y, const float *a, const float *b, int n)
 
 void cb_unit_neon(float *y, const float *x, int n, float eps, float factor)
 {
-    float32x4_t v[8];
-    for (int j = 0; j < 8; j++) v[j] = v4_set(0);
-    int i = 0;
-    for (; i + 32 <= n; i += 32)
-        for (int j = 0; j < 8; j++) {
-            float32x4_t a = vld1q_f32(x + i + 4 * j);
-            v[j] = vfmaq_f32(v[j], a, a);
-        }
-    float lane[32];
-    for (int j = 0; j < 8; j++) vst1q_f32(lane + 4 * j, v[j]);
-    for (; i < n; i++) lane[i % 32] = cb_fma(x[i], x[i], lane[i % 32]);
-    float inv = 1.0f / sqrtf(cb_lane_fold32(lane) + eps);
+    int i;
+    float inv = 1.0f / sqrtf(cb_sum_squares_neon(x, n) + eps);
     for (i = 0; i + 4 <= n; i += 4) vst1q_f32(y + i, vmulq_f32(vmulq_f32(vld1q_f32(x + i), v4_set(inv)), v4_set(factor)));
     for (; i < n; i++) y[i] = (x[i] * inv) * factor;
 }
