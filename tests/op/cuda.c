@@ -7,26 +7,14 @@ enum { N_TOKENS = 150 };
 /* CB_TEST_QUICK: under a sanitizer one chunking and one neighbourhood will do. */
 static bool quick(void) { return getenv("CB_TEST_QUICK") != NULL; }
 
-static char names[96][64];
-static uint64_t golden[96];
+static char names[TE_CHECKPOINTS][64];
+static uint64_t golden[TE_CHECKPOINTS];
 static int n_names;
 static char why[CB_ERR_TEXT]; /* there is no GPU */
 
 static void find_checkpoints(void)
 {
-    FILE *f = fopen("tests/data/exact-hashes.txt", "r");
-    assert_non_null(f);
-    char line[256], name[64];
-    unsigned long long h;
-    while (fgets(line, sizeof line, f) && n_names < 96)
-        if (line[0] != '#' && sscanf(line, "%63s %llx", name, &h) == 2) {
-            const char *only = getenv("CB_TEST_ONLY");
-            if (only && !strstr(name, only)) continue;
-            strcpy(names[n_names], name);
-            golden[n_names++] = h;
-        }
-    fclose(f);
-    assert_true(n_names > 0);
+    n_names = te_find_checkpoints(names, golden, getenv("CB_TEST_ONLY"));
     char dir[128];
     cb_engine *e;
     cb_err err = {0};

@@ -5,30 +5,9 @@
 
 enum { N_TOKENS = 150 };
 
-static char names[64][64];
+static char names[TE_CHECKPOINTS][64];
+static uint64_t golden[TE_CHECKPOINTS];
 static int n_names;
-
-static void find_checkpoints(void)
-{
-    FILE *f = fopen("tests/data/exact-hashes.txt", "r");
-    assert_non_null(f);
-    char line[256], hash[128];
-    while (fgets(line, sizeof line, f) && n_names < 64)
-        if (sscanf(line, "%63s %127s", names[n_names], hash) == 2 && line[0] != '#') n_names++;
-    fclose(f);
-    assert_true(n_names > 0);
-}
-
-static uint64_t golden(const char *name)
-{
-    FILE *f = fopen("tests/data/exact-hashes.txt", "r");
-    char line[256], n[128];
-    unsigned long long h = 0, got = 0;
-    while (f && fgets(line, sizeof line, f))
-        if (sscanf(line, "%127s %llx", n, &h) == 2 && !strcmp(n, name)) got = h;
-    if (f) fclose(f);
-    return got;
-}
 
 static const char *levels[8];
 static int n_levels;
@@ -52,8 +31,8 @@ static void test_golden(void **state)
     for (int i = 0; i < n_names; i += te_tsan() ? 3 : 1) {
         cb_engine *e = te_open(names[i], &(cb_engine_opts){.n_threads = 2});
         uint64_t h = te_hash(e, N_TOKENS, 64);
-        if (h != golden(names[i])) {
-            print_message("%s %016llx, expected %016llx\n", names[i], (unsigned long long)h, (unsigned long long)golden(names[i]));
+        if (h != golden[i]) {
+            print_message("%s %016llx, expected %016llx\n", names[i], (unsigned long long)h, (unsigned long long)golden[i]);
             ok = false;
         }
         cb_engine_close(e);
@@ -77,7 +56,7 @@ static void test_levels_threads_chunks(void **state)
                 for (int c = 0; c < 4; c++) {
                     if ((te_quick() || i >= 3) && (t + l + c) % 4 != 1) continue;
                     uint64_t h = te_hash(e, N_TOKENS, chunks[c]);
-                    if (h != golden(names[i]))
+                    if (h != golden[i])
                         fail_msg("%s on %s, %d threads, chunks of %d: %016llx", names[i], levels[l], t, chunks[c], (unsigned long long)h);
                 }
                 cb_engine_close(e);
@@ -112,7 +91,7 @@ static void test_neighbours(void **state)
                 w += rows[r].want_logits;
             }
         }
-        if (h.h != golden(names[i])) fail_msg("%s among seven others: %016llx", names[i], (unsigned long long)h.h);
+        if (h.h != golden[i]) fail_msg("%s among seven others: %016llx", names[i], (unsigned long long)h.h);
         free(logits);
         for (int k = 0; k < 8; k++) cb_session_close(s[k]);
         cb_engine_close(e);
@@ -124,11 +103,11 @@ static void test_load_order(void **state)
     (void)state;
     for (int i = 0; i + 1 < n_names; i += stride()) {
         cb_engine *a = te_open(names[i], NULL), *b = te_open(names[i + 1], NULL);
-        assert_int_equal(te_hash(b, N_TOKENS, 64), golden(names[i + 1]));
-        assert_int_equal(te_hash(a, N_TOKENS, 64), golden(names[i]));
+        assert_int_equal(te_hash(b, N_TOKENS, 64), golden[i + 1]);
+        assert_int_equal(te_hash(a, N_TOKENS, 64), golden[i]);
         cb_engine_close(a);
         a = te_open(names[i], NULL);
-        assert_int_equal(te_hash(a, N_TOKENS, 64), golden(names[i]));
+        assert_int_equal(te_hash(a, N_TOKENS, 64), golden[i]);
         cb_engine_close(a);
         cb_engine_close(b);
     }
@@ -165,7 +144,7 @@ static void test_wanted_rows(void **state)
 
 int main(void)
 {
-    find_checkpoints();
+    n_names = te_find_checkpoints(names, golden, NULL);
     find_levels();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_golden),      cmocka_unit_test(test_levels_threads_chunks),

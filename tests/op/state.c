@@ -107,19 +107,8 @@ static void close_fixture(fixture *f)
     free(f);
 }
 
-static char names[64][64];
+static char names[TE_CHECKPOINTS][64];
 static int n_names;
-
-static void find_checkpoints(void)
-{
-    FILE *f = fopen("tests/data/exact-hashes.txt", "r");
-    assert_non_null(f);
-    char line[256], hash[128];
-    while (fgets(line, sizeof line, f) && n_names < 64)
-        if (sscanf(line, "%63s %127s", names[n_names], hash) == 2 && line[0] != '#') n_names++;
-    fclose(f);
-    assert_true(n_names > 0);
-}
 
 static bool is_recurrent(const fixture *f) { return f->e->plan->n_rec > 0; }
 static bool has_window(const fixture *f)
@@ -677,7 +666,7 @@ static void test_random(void **state)
 
 int main(void)
 {
-    find_checkpoints();
+    n_names = te_find_checkpoints(names, NULL, NULL);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_all_checkpoints),
         cmocka_unit_test(test_far),

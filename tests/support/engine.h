@@ -31,6 +31,27 @@ static inline cb_engine *te_open(const char *name, const cb_engine_opts *o)
     return e;
 }
 
+/* The tiny checkpoints of tests/data/exact-hashes.txt and (unless NULL) their hashes; those whose name contains `only`, if that is not
+ * NULL. Returns how many, at least 1. */
+enum { TE_CHECKPOINTS = 96 };
+static inline int te_find_checkpoints(char (*names)[64], uint64_t *hashes, const char *only)
+{
+    FILE *f = fopen("tests/data/exact-hashes.txt", "r");
+    assert_non_null(f);
+    char line[256], name[64];
+    unsigned long long h;
+    int n = 0;
+    while (fgets(line, sizeof line, f) && n < TE_CHECKPOINTS) {
+        if (line[0] == '#' || sscanf(line, "%63s %llx", name, &h) != 2 || (only && !strstr(name, only))) continue;
+        strcpy(names[n], name);
+        if (hashes) hashes[n] = h;
+        n++;
+    }
+    fclose(f);
+    assert_true(n > 0);
+    return n;
+}
+
 /* Token `i` of the seeded sequence `seq`. */
 static inline int32_t te_token(int seq, int i, int n_vocab)
 {
