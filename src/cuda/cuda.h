@@ -27,13 +27,13 @@ typedef struct cu_launch {
 
 /* The plan as launches. */
 typedef struct cu_schedule {
-    bool single;             /* for steps of one row only: the sort of routed rows is a row-wise op */
     int32_t *order;          /* [plan->n_ops] */
     cu_launch *launches;
     int n_launches, first_wanted; /* launches from first_wanted on work on wanted rows */
 } cu_schedule;
 
-enum { CU_FOR_ONE, CU_FOR_MANY, CU_FOR_TAP, CU_N_SCHEDULES }; /* a tap sees each op alone */
+/* Steps of one row (the sort of routed rows is a row-wise op there), steps of several, and steps of which a tap sees each op alone. */
+enum { CU_FOR_ONE, CU_FOR_MANY, CU_FOR_TAP, CU_N_SCHEDULES };
 
 /* A captured decode step. */
 typedef struct cu_graph {

@@ -26,7 +26,7 @@ static cu_planes planes_of(const cb_dev *d, cb_val v)
     const cb_value *x = &d->plan->values[v];
     int32_t n_rows = d->lim.max_rows * cu_slots(d, v);
     size_t rows = (size_t)n_rows * (x->pair ? 2 : 1), G = (size_t)((x->width + x->group - 1) / x->group);
-    size_t stride = (size_t)((x->width + 64 * x->pack - 1) / (64 * x->pack)) * 128 * (size_t)x->pack;
+    size_t stride = cb_plan_plane_stride(x->width, x->pack);
     cu_planes q = {.planes = cu_value(d, v), .stride = (int32_t)stride, .n_groups = (int32_t)G, .group = x->group, .pack = x->pack,
                    .n_rows = n_rows};
     q.dx = (float *)(q.planes + rows * stride);

@@ -1,5 +1,5 @@
-/* lower.c: the plan as a list of launches. Row-wise operations that are ready together become one launch, and so do linear layers
- * of one format; an operation is ready when everything that must be ordered before it is in the list. */
+/* lower.c: the plan as a list of launches. Row-wise operations that are ready together become one launch, and so do linear
+ * layers; an operation is ready when everything that must be ordered before it is in the list. */
 #include "cuda/lower.h"
 #include "plan/layout.h"
 #include <string.h>
@@ -88,8 +88,7 @@ static int pick(const sched *s)
 
 /* ---- shared memory of row-wise ops ---- */
 
-/* Does nothing outside the group read what op group[k] writes? A value may be written more than once in the group; every write
- * to it must qualify, since it stays in one place. */
+/* Does nothing outside the group read value v once the group has written it? */
 static bool is_local(const cb_plan *p, const int32_t *group, int n, cb_val v)
 {
     if (v < 0 || p->values[v].group || p->values[v].is_logits) return false;
@@ -127,8 +126,7 @@ static int32_t take(room *m, int floats)
     return at;
 }
 
-/* Finds a place for the inputs and the output of an op of the group. Values of several rows per row, and what op 0 of a tap's
- * schedule writes, stay in device memory. */
+/* Finds a place for the inputs and the output of an op of the group; when not fused, for a tap, all outputs stay in device memory. */
 static int place_values(const cb_plan *p, const int32_t *group, int n, int k, bool fused, cu_row_op *r, room *m, cb_err *err)
 {
     const cb_op *o = &p->ops[group[k]];
@@ -168,7 +166,6 @@ static int make(cb_dev *d, int which, cu_row_op *table, CUdeviceptr at, cb_err *
     const cb_plan *p = d->plan;
     cu_schedule *c = &d->schedules[which];
     sched s = {.p = p, .single = which == CU_FOR_ONE, .done = cb_alloc_array((size_t)p->n_ops, 1)};
-    c->single = s.single;
     c->order = cb_alloc_array((size_t)p->n_ops, sizeof *c->order);
     c->launches = cb_alloc_array((size_t)p->n_ops, sizeof *c->launches);
     int rc = s.done && c->order && c->launches ? 0 : cb_fail(err, CB_ENOMEM, "no memory for %d launches", p->n_ops);

@@ -213,7 +213,7 @@ static int call_tap(cb_dev *d, const cb_op *o, double us, cb_err *err)
     if (o->kind == CB_MOE_SORT) t.row_stride = t.row_bytes; /* lists of the whole step, one behind the other */
     if (x->group) {
         t.dtype = "i8";
-        t.row_bytes = t.row_stride = (size_t)((x->width + 64 * x->pack - 1) / (64 * x->pack)) * 128 * (size_t)x->pack;
+        t.row_bytes = t.row_stride = cb_plan_plane_stride(x->width, x->pack);
     }
     CUresult r = d->cu.cuMemcpyDtoHAsync_(host, (CUdeviceptr)(uintptr_t)cu_value(d, v), (size_t)n * t.row_stride, d->stream);
     int rc = r == CUDA_SUCCESS ? wait(d, err) : cu_fail(&d->cu, r, "a tap", err);

@@ -22,6 +22,12 @@ typedef struct cb_value {
     int first, last;    /* op indexes between which it lives */
 } cb_value;
 
+/* Bytes of the planes of one row of `width` activations: whole blocks of 64*pack, high and low (kernels.h, cb_plane_stride). */
+static inline size_t cb_plan_plane_stride(int width, int pack)
+{
+    return (size_t)((width + 64 * pack - 1) / (64 * pack)) * 128 * (size_t)pack;
+}
+
 /* A weight of the plan, as stored. */
 typedef struct cb_weight {
     const char *name;    /* full tensor or module name */

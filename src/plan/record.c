@@ -82,7 +82,7 @@ cb_val pb_quant(cb_builder *b, cb_val x, const cb_matrix *m)
     int n_groups = (k + group - 1) / group;
     v->group = group;
     v->pack = pack;
-    size_t planes_bytes = (size_t)((k + 64 * pack - 1) / (64 * pack)) * 128 * (size_t)pack;
+    size_t planes_bytes = cb_plan_plane_stride(k, pack);
     v->slots = pb_value(b, x)->slots;
     v->pair = v->slots <= 1;
     v->row_bytes = (planes_bytes + (size_t)n_groups * 12) * (v->pair ? 2 : 1) + (v->pair ? 4 : 0);
