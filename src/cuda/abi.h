@@ -13,6 +13,7 @@ typedef struct cu_step {
     const int32_t *run0, *run1;        /* [n_rows]: first row of this row's run, and one past its last */
     const int32_t *run_row;            /* [n_runs]: first row of each run */
     const int32_t *tile_row, *tile_n;  /* [n_tiles]: attention's tiles of rows, first row and how many */
+    const int32_t *wide_row, *wide_n;  /* [n_wide]: the same for k_attn_many */
     const int32_t *const *tables;      /* [n_kv_groups]: block tables, [max_sessions][table_stride] */
     int32_t table_stride;
     int32_t bad_op;                    /* earliest op that met a value that is not finite, or CU_NO_OP */
@@ -128,6 +129,10 @@ typedef struct cu_attention {
     float scale;
     int32_t op;
 } cu_attention;
+
+/* k_attn_many: 128 queries a thread block, heads of 64, 128 or 256 dims; its shared memory. */
+enum { CU_WIDE_QUERIES = 128 };
+#define CU_ATTN_SHARED(dim) (2 * (4 * CU_BLOCK * (dim) + ((dim) / 64 + 1) * CU_BLOCK * 4) + 2 * CU_WIDE_QUERIES * (dim) + CU_WIDE_QUERIES * ((dim) / 64) * 4)
 
 typedef struct cu_conv {
     cu_step *step;

@@ -6,7 +6,7 @@
 #include <string.h>
 
 /* The embedded kernels (Makefile: one fatbin a .cu file). */
-extern const unsigned char cb_fatbin_rows[], cb_fatbin_gemv[], cb_fatbin_attention[], cb_fatbin_hybrid[], cb_fatbin_tools[];
+extern const unsigned char cb_fatbin_rows[], cb_fatbin_gemv[], cb_fatbin_attention[], cb_fatbin_attention_many[], cb_fatbin_hybrid[], cb_fatbin_scan[], cb_fatbin_tools[];
 extern const unsigned char cb_fatbin_gemm[], cb_fatbin_gemm_sm90[];
 
 /* In the order of cu_kernel; `shared`: most dynamic shared memory. */
@@ -22,12 +22,15 @@ static const struct kernel_entry {
     [CU_K_ATTN] = {cb_fatbin_attention, "k_attn", 16 * 512 * 4},
     [CU_K_ATTN_SPLIT] = {cb_fatbin_attention, "k_attn_split", 0},
     [CU_K_ATTN_MERGE] = {cb_fatbin_attention, "k_attn_merge", 0},
+    [CU_K_ATTN_MANY64] = {cb_fatbin_attention_many, "k_attn_many64", CU_ATTN_SHARED(64)},
+    [CU_K_ATTN_MANY128] = {cb_fatbin_attention_many, "k_attn_many128", CU_ATTN_SHARED(128)},
+    [CU_K_ATTN_MANY256] = {cb_fatbin_attention_many, "k_attn_many256", CU_ATTN_SHARED(256)},
     [CU_K_CONV] = {cb_fatbin_hybrid, "k_conv", 0},
     [CU_K_CONV_KEEP] = {cb_fatbin_hybrid, "k_conv_keep", 0},
     [CU_K_CONV_STEP] = {cb_fatbin_hybrid, "k_conv_step", 0},
     [CU_K_DELTA] = {cb_fatbin_hybrid, "k_delta", 0},
-    [CU_K_DELTA_PREPARE] = {cb_fatbin_hybrid, "k_delta_prepare", 0},
-    [CU_K_DELTA_SCAN] = {cb_fatbin_hybrid, "k_delta_scan", 0},
+    [CU_K_DELTA_PREPARE] = {cb_fatbin_scan, "k_delta_prepare", 0},
+    [CU_K_DELTA_SCAN] = {cb_fatbin_scan, "k_delta_scan", 0},
     [CU_K_MOE_SORT] = {cb_fatbin_hybrid, "k_moe_sort", 32 * CB_MAX_EXPERTS * 4},
     [CU_K_ENCODE] = {cb_fatbin_tools, "k_encode", 0},
     [CU_K_REMAINDERS] = {cb_fatbin_tools, "k_remainders", 0},
@@ -169,7 +172,7 @@ static int logits_rows(const cb_plan *p, const cb_limits *lim)
 
 static int table_stride(const cb_plan *p) { return (p->ctx_trained + CU_BLOCK - 1) / CU_BLOCK + 1; }
 
-static size_t step_bytes(const cb_limits *lim) { return sizeof(cu_step) + CB_MAX_KV_GROUPS * 8 + (size_t)lim->max_rows * 4 * 9; }
+static size_t step_bytes(const cb_limits *lim) { return sizeof(cu_step) + CB_MAX_KV_GROUPS * 8 + (size_t)lim->max_rows * 4 * 11; }
 
 /* Where each part of the scratch begins; returns the size. */
 typedef struct parts {
@@ -260,10 +263,13 @@ static int cuda_prepare(cb_dev *d, const cb_limits *lim, cb_err *err)
     d->step = (cu_step *)(base + o.step);
     d->tables = (CUdeviceptr)(uintptr_t)(base + o.tables);
     d->tile_rows = 16;
+    d->wide_rows = CU_WIDE_QUERIES;
     for (int i = 0; i < p->n_ops; i++)
         if (p->ops[i].kind == CB_ATTENTION) {
             int per = p->ops[i].n[1] / p->kv[p->ops[i].n[0]].n_heads, rows = per < 16 ? 16 / per : 1;
             if (rows < d->tile_rows) d->tile_rows = rows;
+            if (cu_attn_many(d, p->kv[p->ops[i].n[0]].dim, per) != CU_N_KERNELS && CU_WIDE_QUERIES / per < d->wide_rows)
+                d->wide_rows = CU_WIDE_QUERIES / per;
         }
     return cu_lower(d, err);
 }

@@ -12,7 +12,7 @@
 typedef enum cu_kernel {
     CU_K_ROWS, CU_K_SOFTCAP,
     CU_K_GEMV4, CU_K_GEMV8, /* up to 4 and up to 8 rows a tile */
-    CU_K_ATTN, CU_K_ATTN_SPLIT, CU_K_ATTN_MERGE,
+    CU_K_ATTN, CU_K_ATTN_SPLIT, CU_K_ATTN_MERGE, CU_K_ATTN_MANY64, CU_K_ATTN_MANY128, CU_K_ATTN_MANY256,
     CU_K_CONV, CU_K_CONV_KEEP, CU_K_CONV_STEP, CU_K_DELTA, CU_K_DELTA_PREPARE, CU_K_DELTA_SCAN, CU_K_MOE_SORT,
     CU_K_ENCODE, CU_K_REMAINDERS, CU_K_BEST, CU_K_PROBE_READ, CU_K_PROBE_MMA,
     CU_N_KERNELS
@@ -83,7 +83,7 @@ struct cb_dev {
     void *out_host;          /* pinned: logits or best ids on their way to the caller */
     size_t out_bytes;
 
-    int tile_rows;           /* rows of an attention tile when a run has several */
+    int tile_rows, wide_rows; /* rows of an attention tile when a run has several; of one of k_attn_many */
     cu_schedule schedules[CU_N_SCHEDULES];
     CUdeviceptr row_tables;  /* the cu_row_op of all launches of all schedules */
     cu_graph graphs[CU_MAX_GRAPHS];
@@ -91,7 +91,7 @@ struct cb_dev {
 
     /* the step being run */
     const cb_batch *batch;
-    int n_runs, n_tiles, n_splits; /* n_splits > 0: attention spreads each row's context */
+    int n_runs, n_tiles, n_wide, n_splits; /* n_splits > 0: attention spreads each row's context */
     const cu_schedule *schedule;
     int wanted0, n_wanted;   /* the wanted rows being run */
     bool lost;               /* the device failed: every later step fails at once */
@@ -114,6 +114,12 @@ static inline int cu_stride(const cb_dev *d, cb_val v) { return (int)(d->plan->v
 int cu_load(cb_dev *d, const cb_plan *p, cb_progress_fn progress, void *ctx, cb_err *err);
 uint64_t cu_weight_need(const cb_plan *p);
 void cu_free_weights(cb_dev *d);
+/* The kernel for many rows of heads of `dim` dims, `per` query heads a KV head; CU_N_KERNELS: there is none. */
+static inline cu_kernel cu_attn_many(const cb_dev *d, int dim, int per)
+{
+    cu_kernel k = dim == 64 ? CU_K_ATTN_MANY64 : dim == 128 ? CU_K_ATTN_MANY128 : dim == 256 ? CU_K_ATTN_MANY256 : CU_N_KERNELS;
+    return per <= CU_WIDE_QUERIES && CU_ATTN_SHARED(dim) <= d->max_shared - 8192 ? k : CU_N_KERNELS;
+}
 /* lower.c: makes the schedules and their tables. */
 int cu_lower(cb_dev *d, cb_err *err);
 void cu_free_schedules(cb_dev *d);

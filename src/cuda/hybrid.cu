@@ -182,27 +182,6 @@ template <bool PREPARED> __device__ __forceinline__ void delta_of(const cu_delta
 
 /* Single rows; and long runs, whose tokens k_delta_prepare has seen, since all but the recurrence is independent of it. */
 extern "C" __global__ void __launch_bounds__(32 * DELTA_WARPS) k_delta(const __grid_constant__ cu_delta a) { delta_of<false>(a); }
-extern "C" __global__ void __launch_bounds__(32 * DELTA_WARPS) k_delta_scan(const __grid_constant__ cu_delta a) { delta_of<true>(a); }
-
-/* In place: q and k of every key head to unit vectors, a to the decay, b to beta. x: row; one warp a vector. */
-extern "C" __global__ void __launch_bounds__(256) k_delta_prepare(const __grid_constant__ cu_delta a)
-{
-    pdl_trigger();
-    pdl_wait();
-    int r = blockIdx.x, lane = threadIdx.x % 32;
-    float *u = (float *)a.u + (size_t)r * a.u_stride, root = 1.0f / sqrtf((float)a.dk);
-    for (int h = threadIdx.x / 32; h < 2 * a.k_heads; h += 8) {
-        float *x = u + h * a.dk, sum = 0;
-        for (int i = lane; i < a.dk; i += 32) sum = cb_fma(x[i], x[i], sum);
-        float inv = 1.0f / sqrtf(lane_fold(sum) + 1e-6f);
-        for (int i = lane; i < a.dk; i += 32) x[i] = h < a.k_heads ? (x[i] * inv) * root : x[i] * inv;
-    }
-    for (int h = threadIdx.x; h < a.v_heads; h += 256) {
-        float *decay = (float *)a.a + (size_t)r * a.a_stride + h, *beta = (float *)a.b + (size_t)r * a.b_stride + h;
-        *decay = cb_expf(-(cb_expf(a.a_log[h]) * cb_softplusf(*decay + a.dt_bias[h])));
-        *beta = cb_sigmoidf(*beta);
-    }
-}
 
 /* ---- experts ---- */
 

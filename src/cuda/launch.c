@@ -181,6 +181,9 @@ static int attention(cb_dev *d, int index, cb_err *err)
         return rc < 0 ? rc : cu_kernel_launch(d, CU_K_ATTN_MERGE, (unsigned)d->batch->n_rows, (unsigned)a.n_heads, 1, 128, 0, &a, err);
     }
     a.part = NULL;
+    cu_kernel many = cu_attn_many(d, a.kv.dim, per);
+    if (d->n_runs < d->batch->n_rows && many != CU_N_KERNELS)
+        return cu_kernel_launch(d, many, (unsigned)d->n_wide, (unsigned)a.kv.n_heads, 1, 256, (unsigned)CU_ATTN_SHARED(a.kv.dim), &a, err);
     return cu_kernel_launch(d, CU_K_ATTN, (unsigned)d->n_tiles, gy, 1, 256, (unsigned)(16 * a.kv.dim * 4), &a, err);
 }
 
@@ -204,7 +207,8 @@ static int delta(cb_dev *d, int index, cb_err *err)
                   .state_floats = (int64_t)d->plan->rec[o->n[0]].floats, .u_stride = cu_stride(d, o->in[0]), .a_stride = cu_stride(d, o->in[1]),
                   .b_stride = cu_stride(d, o->in[2]), .y_stride = cu_stride(d, o->out), .k_heads = o->n[1], .v_heads = o->n[2], .dk = o->n[3],
                   .dv = o->n[4], .n_runs = d->n_runs};
-    bool prepare = d->batch->n_rows > 4 * d->n_runs; /* a launch more, and every token is prepared once, not by each warp */
+    bool power = a.dk == 32 || a.dk == 64 || a.dk == 128 || a.dk == 256;
+    bool prepare = d->batch->n_rows > 4 * d->n_runs && power && a.dv % 4 == 0; /* long runs: scan.cu */
     int rc = prepare ? cu_kernel_launch(d, CU_K_DELTA_PREPARE, (unsigned)d->batch->n_rows, 1, 1, 256, 0, &a, err) : 0;
     return rc < 0 ? rc
                   : cu_kernel_launch(d, prepare ? CU_K_DELTA_SCAN : CU_K_DELTA, (unsigned)(a.dv + 31) / 32, (unsigned)a.v_heads,

@@ -26,6 +26,18 @@ static int32_t *pack(packer *p, const int32_t **dev, const int32_t *from, int n)
     return to;
 }
 
+/* Tiles of `per` rows at most; returns how many. */
+static int cut_runs(const int32_t *run_row, const int32_t *run1, int n_runs, int per, int32_t *row, int32_t *count)
+{
+    int n = 0;
+    for (int run = 0; run < n_runs; run++)
+        for (int r = run_row[run], e = run1[run_row[run]]; r < e; r += per) {
+            row[n] = r;
+            count[n++] = e - r < per ? e - r : per;
+        }
+    return n;
+}
+
 /* Runs: rows of one session at consecutive positions. Tiles: rows whose queries share a thread block. */
 static void find_runs(cb_dev *d, packer *p, cu_step *s)
 {
@@ -40,15 +52,10 @@ static void find_runs(cb_dev *d, packer *p, cu_step *s)
         run_row[d->n_runs++] = r;
         r = e;
     }
-    /* rows per tile: as many as 16 queries allow in the layer with the fewest query heads per KV head */
-    int per = d->n_runs == n ? 1 : d->tile_rows;
     int32_t *tile_row = pack(p, &s->tile_row, NULL, n), *tile_n = pack(p, &s->tile_n, NULL, n);
-    d->n_tiles = 0;
-    for (int run = 0; run < d->n_runs; run++)
-        for (int r = run_row[run], e = run1[run_row[run]]; r < e; r += per) {
-            tile_row[d->n_tiles] = r;
-            tile_n[d->n_tiles++] = e - r < per ? e - r : per;
-        }
+    int32_t *wide_row = pack(p, &s->wide_row, NULL, n), *wide_n = pack(p, &s->wide_n, NULL, n);
+    d->n_tiles = cut_runs(run_row, run1, d->n_runs, d->n_runs == n ? 1 : d->tile_rows, tile_row, tile_n);
+    d->n_wide = cut_runs(run_row, run1, d->n_runs, d->wide_rows, wide_row, wide_n);
     int most = 0;
     for (int r = 0; r < n; r++) most = b->pos[r] / CU_BLOCK + 1 > most ? b->pos[r] / CU_BLOCK + 1 : most;
     d->n_splits = 0;

@@ -1,0 +1,336 @@
+/* attention_many.cu: attention for steps with many rows of a sequence (docs/arithmetic.md, section 6); attention.cu has the other forms
+ * and the heads that do not fit here. A thread block takes up to 128 queries of one KV head, 16 a warp, and walks the KV
+ * blocks, the next one on its way to shared memory. A warp needs no other for its queries: the 16 scores, and later weights, of a row
+ * are in the four lanes that hold the row, and keys are taken in an order in which a lane's weights are what the next product
+ * wants of it (permuted()). The results stay in registers until the end. */
+#include "cuda/common.cuh"
+
+enum { WARPS = 8, THREADS = 32 * WARPS, QUERIES = 16 * WARPS };
+
+/* Where things stand in shared memory, in bytes. */
+template <int DIM> struct room {
+    static constexpr int PARTS = DIM / 64, HALF = CU_BLOCK * DIM, SCALES = (PARTS + 1) * CU_BLOCK * 4;
+    static constexpr int KV = 4 * HALF + SCALES;             /* a KV block as it is in memory but for the order of 16-byte chunks */
+    static constexpr int Q = 2 * KV, DQ = Q + 2 * QUERIES * DIM; /* queries: high planes [128][DIM], low planes */
+    static constexpr int SIZE = DQ + QUERIES * PARTS * 4;
+};
+
+__device__ __forceinline__ uint32_t at_shared(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
+__device__ __forceinline__ void copy16(uint32_t dst, const uint8_t *src)
+{
+    asm volatile("cp.async.cg.shared.global [%0],[%1],16;" ::"r"(dst), "l"(src) : "memory");
+}
+__device__ __forceinline__ void matrices(uint32_t (&v)[4], uint32_t p)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3},[%4];" : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3]) : "r"(p));
+}
+/* Products that begin at 0. */
+__device__ __forceinline__ void first_s8s8(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%10,%10,%10,%10};"
+                 : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(0));
+}
+__device__ __forceinline__ void first_u8s8(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%10,%10,%10,%10};"
+                 : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(0));
+}
+__device__ __forceinline__ void more_s8s8(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) { mma_s8s8(c, a[0], a[1], a[2], a[3], b0, b1); }
+__device__ __forceinline__ void more_u8s8(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) { mma_u8s8(c, a[0], a[1], a[2], a[3], b0, b1); }
+
+/* 65536*hh + 256*mid + ll rounded once; |256*mid + ll| < 2^31, and both parts of the fma are exact. */
+__device__ __forceinline__ float exact_sum(int hh, int mid, int ll)
+{
+    int w = 256 * mid + ll;
+    return cb_fma((float)(hh + (w >> 16)), 65536.0f, (float)(w & 0xffff));
+}
+
+/* Chunk q of row r, rows being DIM bytes, so that the 8 rows of a matrix lie in different banks. */
+template <int DIM> __device__ __forceinline__ int chunk_at(int q, int r) { return (DIM >= 128 ? q ^ (r & 7) : q ^ (r >> 1 & 3)) * 16; }
+/* Keys are multiplied by tiles of 8: of 16 tokens, the first tile has 0 1 4 5 8 9 12 13, the second the others. Then lane c of a
+ * row gets the scores of tokens 4c .. 4c+3. The rank of a token in its tile: */
+__device__ __forceinline__ int rank_of(int t) { return (t >> 2) * 2 + (t & 1); }
+__device__ __forceinline__ int permuted(int tile, int rank) { return 4 * (rank >> 1) + 2 * tile + (rank & 1); }
+
+struct tile {
+    int row0, n_rows, n_heads, n_q; /* query i: row row0 + i / n_heads, head head0 + i % n_heads */
+    int kv_head, head0;
+};
+
+template <int DIM> __device__ __forceinline__ void fetch(const uint8_t *kv, uint32_t to)
+{
+    using R = room<DIM>;
+    constexpr int N = R::HALF / 16 / THREADS; /* copies of a thread and plane */
+#pragma unroll
+    for (int i = 0; i < 2 * N; i++) {
+        int n = i % N * THREADS + threadIdx.x, t = n / (DIM / 16), q = n % (DIM / 16), plane = i / N * R::HALF;
+        copy16(to + plane + t * DIM + chunk_at<DIM>(q, rank_of(t)), kv + plane + n * 16);
+    }
+#pragma unroll
+    for (int i = 0; i < 2 * N; i++) {
+        int n = i % N * THREADS + threadIdx.x, d = n / 4, q = n % 4, plane = (2 + i / N) * R::HALF;
+        copy16(to + plane + d * 64 + chunk_at<64>(q, d), kv + plane + n * 16);
+    }
+    if (threadIdx.x < R::SCALES / 16) copy16(to + 4 * R::HALF + threadIdx.x * 16, kv + 4 * R::HALF + threadIdx.x * 16);
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+/* Quantises this warp's 16 queries. */
+template <int DIM> __device__ __forceinline__ void load_queries(const cu_attention &a, const tile &t, uint8_t *shared)
+{
+    using R = room<DIM>;
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    float *dq = (float *)(shared + R::DQ);
+    for (int w = 0; w < 16 * R::PARTS; w++) {
+        int i = 16 * warp + w / R::PARTS, g = w % R::PARTS;
+        const float *x = a.q + (size_t)(t.row0 + i / t.n_heads) * a.q_stride + (t.head0 + i % t.n_heads) * DIM + 64 * g + 2 * lane;
+        float2 v = i < t.n_q ? *(const float2 *)x : make_float2(0, 0);
+        if (is_bad(v.x) || is_bad(v.y)) report_bad(a.step, a.op);
+        float m = group_max(fmaxf(fabsf(v.x), fabsf(v.y)), 32);
+        bool zero = m < CB_TINY;
+        float inv = zero ? 0 : CB_XI_MAX / m;
+        int x0 = zero ? 0 : clamp_xi(v.x * inv), x1 = zero ? 0 : clamp_xi(v.y * inv), h0 = (x0 + 128) >> 8, h1 = (x1 + 128) >> 8;
+        uint8_t *to = shared + R::Q + i * DIM + chunk_at<DIM>(4 * g + lane / 8, i) + lane % 8 * 2;
+        *(uint16_t *)to = (uint16_t)((h0 & 255) | h1 << 8);
+        *(uint16_t *)(to + QUERIES * DIM) = (uint16_t)(((x0 - 256 * h0) & 255) | (x1 - 256 * h1) << 8);
+        if (lane == 0) dq[i * R::PARTS + g] = (zero ? 0 : m * CB_XI_INV) * a.scale;
+    }
+    __syncwarp();
+}
+
+/* What a warp knows of its 16 queries: of rows r = lane/4 and r + 8 in this lane. */
+struct softmax {
+    float m[2], l[2]; /* so far */
+    float a[2], c[2], dw[2]; /* how the block's results are merged; their scale */
+    int pos[2];
+};
+
+/* s[i][e]: row r + 8*(e/2), token 16*(i/2) + 4c + 2*(i%2) + e%2. */
+template <int DIM> __device__ __forceinline__ void scores(const uint8_t *shared, uint32_t kv, float (&s)[8][4])
+{
+    using R = room<DIM>;
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, r = lane >> 2, c = lane & 3;
+    int query = 16 * warp + (lane & 15), key = permuted(lane >> 4, lane & 7);
+    uint32_t q_row = at_shared(shared + R::Q) + query * DIM, k_row = kv + key * DIM;
+    const float *dq = (const float *)(shared + R::DQ) + (16 * warp + r) * R::PARTS;
+    uint32_t dk = kv + 4 * R::HALF + 16 * c;
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) s[i][e] = 0;
+#pragma unroll 1
+    for (int g = 0; g < R::PARTS; g++) {
+        uint32_t qh[2][4], ql[2][4];
+        float dq0 = dq[g], dq1 = dq[8 * R::PARTS + g];
+#pragma unroll
+        for (int ks = 0; ks < 2; ks++) {
+            uint32_t at = q_row + chunk_at<DIM>(4 * g + 2 * ks + (lane >> 4), query);
+            matrices(qh[ks], at);
+            matrices(ql[ks], at + QUERIES * DIM);
+        }
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            int hh[2][4], mid[2][4], ll[2][4];
+#pragma unroll
+            for (int ks = 0; ks < 2; ks++) {
+                uint32_t kh[4], kl[4], at = k_row + j * 16 * DIM + chunk_at<DIM>(4 * g + 2 * ks + (lane >> 3 & 1), lane & 7); /* 16 tokens on, the same rank mod 8 */
+                matrices(kh, at);
+                matrices(kl, at + R::HALF);
+#pragma unroll
+                for (int t = 0; t < 2; t++)
+                    if (ks == 0) {
+                        first_s8s8(hh[t], qh[0], kh[2 * t], kh[2 * t + 1]);
+                        first_s8s8(mid[t], qh[0], kl[2 * t], kl[2 * t + 1]);
+                        first_s8s8(ll[t], ql[0], kl[2 * t], kl[2 * t + 1]);
+                        more_s8s8(mid[t], ql[0], kh[2 * t], kh[2 * t + 1]);
+                    } else {
+                        more_s8s8(hh[t], qh[1], kh[2 * t], kh[2 * t + 1]);
+                        more_s8s8(mid[t], qh[1], kl[2 * t], kl[2 * t + 1]);
+                        more_s8s8(ll[t], ql[1], kl[2 * t], kl[2 * t + 1]);
+                        more_s8s8(mid[t], ql[1], kh[2 * t], kh[2 * t + 1]);
+                    }
+            }
+            float d[4];
+            asm volatile("ld.shared.v4.f32 {%0,%1,%2,%3},[%4];" : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3]) : "r"(dk + (g * CU_BLOCK + 16 * j) * 4));
+#pragma unroll
+            for (int t = 0; t < 2; t++)
+#pragma unroll
+                for (int e = 0; e < 4; e++)
+                    s[2 * j + t][e] = cb_fma(exact_sum(hh[t][e], mid[t][e], ll[t][e]), (e < 2 ? dq0 : dq1) * d[2 * t + e % 2], s[2 * j + t][e]);
+        }
+    }
+}
+
+__device__ __forceinline__ float quad_max(float v)
+{
+    v = fmaxf(v, __shfl_xor_sync(FULL, v, 1));
+    return fmaxf(v, __shfl_xor_sync(FULL, v, 2));
+}
+
+/* Row h of s: scores to weights as 16-bit numbers, their high and low bytes as the next product wants them: word j of a row are tokens
+ * 16j + 4c .. 16j + 4c + 3. first, end: the tokens of the block that the row sees, unless it sees all. */
+__device__ __forceinline__ void weights(softmax &x, float (&s)[8][4], int h, bool all, int first, int end, uint32_t dv, uint32_t (&hi)[4], uint32_t (&lo)[4])
+{
+    int c = threadIdx.x & 3;
+    auto at = [&](int j, int u) -> float & { return s[2 * j + u / 2][2 * h + u % 2]; };
+    auto there = [&](int j, int u) { int t = 16 * j + 4 * c + u; return t >= first && t < end; };
+    float m = -INFINITY;
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+#pragma unroll
+        for (int u = 0; u < 4; u++) {
+            if (!all && !there(j, u)) at(j, u) = -INFINITY;
+            m = fmaxf(m, at(j, u));
+        }
+    m = quad_max(m);
+    bool seen = m != -INFINITY || all;
+    float from = seen ? m : 0;
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+#pragma unroll
+        for (int u = 0; u < 4; u++) at(j, u) = cb_expf(at(j, u) - from);
+    float v[4]; /* the lane tree: token t in lane t mod 32 */
+#pragma unroll
+    for (int u = 0; u < 4; u++) v[u] = (at(0, u) + at(2, u)) + (at(1, u) + at(3, u));
+#pragma unroll
+    for (int w = 2; w; w /= 2)
+#pragma unroll
+        for (int u = 0; u < 4; u++) v[u] = v[u] + __shfl_xor_sync(FULL, v[u], w);
+    float l = (v[0] + v[2]) + (v[1] + v[3]), wm = 0;
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        float d[4];
+        asm volatile("ld.shared.v4.f32 {%0,%1,%2,%3},[%4];" : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3]) : "r"(dv + 16 * c + 64 * j));
+#pragma unroll
+        for (int u = 0; u < 4; u++) {
+            float w = at(j, u) * d[u];
+            if (!all && !there(j, u)) w = 0; /* d may be anything there */
+            at(j, u) = w;
+            wm = fmaxf(wm, w);
+        }
+    }
+    wm = quad_max(wm);
+    bool zero = wm < CB_TINY;
+    float inv = zero ? 0 : CB_PW_MAX / wm;
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        uint32_t b[4]; /* 2^23 + the rounded number: its low bytes are the number's */
+#pragma unroll
+        for (int u = 0; u < 4; u++) b[u] = __float_as_uint(fminf(at(j, u) * inv, (float)CB_PW_MAX) + 8388608.0f);
+        uint32_t b01 = __byte_perm(b[0], b[1], 0x5140), b23 = __byte_perm(b[2], b[3], 0x5140);
+        lo[j] = __byte_perm(b01, b23, 0x5410);
+        hi[j] = __byte_perm(b01, b23, 0x7632);
+    }
+    x.dw[h] = zero ? 0 : wm * CB_PW_INV;
+    if (seen) { /* the first block is taken as it is: a is exp(-inf) = 0, c is 1 */
+        float M = x.m[h] > m ? x.m[h] : m;
+        x.a[h] = cb_expf(x.m[h] - M);
+        x.c[h] = cb_expf(m - M);
+        x.l[h] = cb_fma(x.l[h], x.a[h], l * x.c[h]);
+        x.m[h] = M;
+    } else { /* nothing of it: o is +0, and +0 * -0 changes no value, not even -0 */
+        x.a[h] = 1;
+        x.c[h] = -0.0f;
+    }
+}
+
+/* O[n][e] (row r + 8*(e/2), dim 8n + 2c + e%2) merged with the block's results. */
+template <int DIM> __device__ __forceinline__ void values(const softmax &x, const uint32_t (&wh)[2][4], const uint32_t (&wl)[2][4], uint32_t v, float (&O)[DIM / 8][4])
+{
+    using R = room<DIM>;
+    int lane = threadIdx.x % 32;
+    v += (lane & 7) * 64 + chunk_at<64>(lane >> 3, lane & 7);
+#pragma unroll
+    for (int n = 0; n < DIM / 8; n++) {
+        uint32_t vh[4], vl[4];
+        matrices(vh, v + n * 512);
+        matrices(vl, v + n * 512 + R::HALF);
+        int hh[4], mid[4], ll[4];
+        first_u8s8(hh, wh[0], vh[0], vh[1]);
+        first_u8s8(mid, wh[0], vl[0], vl[1]);
+        first_u8s8(ll, wl[0], vl[0], vl[1]);
+        more_u8s8(mid, wl[0], vh[0], vh[1]);
+        more_u8s8(hh, wh[1], vh[2], vh[3]);
+        more_u8s8(mid, wh[1], vl[2], vl[3]);
+        more_u8s8(ll, wl[1], vl[2], vl[3]);
+        more_u8s8(mid, wl[1], vh[2], vh[3]);
+#pragma unroll
+        for (int e = 0; e < 4; e++) O[n][e] = cb_fma(O[n][e], x.a[e / 2], (x.dw[e / 2] * exact_sum(hh[e], mid[e], ll[e])) * x.c[e / 2]);
+    }
+}
+
+/* y: KV head; x: tile of rows, the longest contexts first. */
+template <int DIM> __device__ __forceinline__ void attend(const cu_attention &a, uint8_t *shared)
+{
+    using R = room<DIM>;
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, r = lane >> 2, c = lane & 3, window = a.kv.window;
+    tile t;
+    t.n_heads = a.n_heads / a.kv.n_heads;
+    t.kv_head = blockIdx.y;
+    t.head0 = t.kv_head * t.n_heads;
+    t.row0 = a.step->wide_row[gridDim.x - 1 - blockIdx.x];
+    t.n_rows = a.step->wide_n[gridDim.x - 1 - blockIdx.x];
+    t.n_q = t.n_rows * t.n_heads;
+    const int32_t *pos = a.step->pos + t.row0, *table = a.step->tables[a.kv.group] + (size_t)a.step->slot[t.row0] * a.step->table_stride;
+    int p0 = pos[0], p1 = pos[t.n_rows - 1], b0 = window && p0 - window + 1 > 0 ? (p0 - window + 1) / CU_BLOCK : 0, b1 = p1 / CU_BLOCK + 1;
+    auto block_at = [&](int b) { return a.kv.base + ((size_t)b * a.kv.n_heads + t.kv_head) * a.kv.head_bytes; };
+    uint32_t kv[2] = {at_shared(shared), at_shared(shared) + R::KV};
+    fetch<DIM>(block_at(table[b0]), kv[0]);
+    int ahead = table[b0 + 1 < b1 ? b0 + 1 : b0];
+    load_queries<DIM>(a, t, shared);
+
+    int q0 = 16 * warp, q1 = q0 + 15 < t.n_q ? q0 + 15 : t.n_q - 1; /* this warp's first and last query, and what they see */
+    bool idle = q0 >= t.n_q;
+    int low = idle ? 0 : pos[q0 / t.n_heads], high = idle ? -1 : pos[q1 / t.n_heads];
+    softmax x;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        int q = q0 + r + 8 * h;
+        x.m[h] = -INFINITY;
+        x.l[h] = 0;
+        x.pos[h] = q < t.n_q ? pos[q / t.n_heads] : -1;
+    }
+    float O[DIM / 8][4];
+#pragma unroll
+    for (int n = 0; n < DIM / 8; n++) O[n][0] = O[n][1] = O[n][2] = O[n][3] = 0;
+
+    for (int block = b0, turn = 0; block < b1; block++, turn ^= 1) {
+        asm volatile("cp.async.wait_group 0;" ::: "memory");
+        __syncthreads();
+        if (block + 1 < b1) fetch<DIM>(block_at(ahead), kv[turn ^ 1]);
+        if (block + 2 < b1) ahead = table[block + 2];
+        int begin = block * CU_BLOCK;
+        if (begin > high || (window && begin + CU_BLOCK - 1 < low - window + 1)) continue;
+        bool all = q1 - q0 == 15 && begin + CU_BLOCK - 1 <= low && !(window && begin < high - window + 1);
+        float s[8][4];
+        scores<DIM>(shared, kv[turn], s);
+        uint32_t hi[2][4], lo[2][4]; /* [row][word] */
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+            weights(x, s, h, all, window ? x.pos[h] - window + 1 - begin : 0, x.pos[h] + 1 - begin, kv[turn] + 4 * R::HALF + R::PARTS * CU_BLOCK * 4, hi[h], lo[h]);
+        const uint32_t wh[2][4] = {{hi[0][0], hi[1][0], hi[0][1], hi[1][1]}, {hi[0][2], hi[1][2], hi[0][3], hi[1][3]}};
+        const uint32_t wl[2][4] = {{lo[0][0], lo[1][0], lo[0][1], lo[1][1]}, {lo[0][2], lo[1][2], lo[0][3], lo[1][3]}};
+        values<DIM>(x, wh, wl, kv[turn] + 2 * R::HALF, O);
+    }
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        int q = q0 + r + 8 * h;
+        if (q >= t.n_q) continue;
+        float *out = a.out + (size_t)(t.row0 + q / t.n_heads) * a.out_stride + (t.head0 + q % t.n_heads) * DIM + 2 * c;
+#pragma unroll
+        for (int n = 0; n < DIM / 8; n++) *(float2 *)(out + 8 * n) = make_float2(O[n][2 * h] / x.l[h], O[n][2 * h + 1] / x.l[h]);
+    }
+}
+
+#define ATTEND(DIM)                                                                                                           \
+    extern "C" __global__ void __launch_bounds__(THREADS, 1) k_attn_many##DIM(const __grid_constant__ cu_attention a)         \
+    {                                                                                                                         \
+        extern __shared__ __align__(128) uint8_t shared[];                                                                    \
+        static_assert(room<DIM>::SIZE == CU_ATTN_SHARED(DIM), "shared memory");                                               \
+        pdl_trigger();                                                                                                        \
+        pdl_wait();                                                                                                           \
+        attend<DIM>(a, shared);                                                                                               \
+    }
+ATTEND(64)
+ATTEND(128)
+ATTEND(256)
