@@ -137,8 +137,8 @@ enum { CU_WIDE_QUERIES = 128 };
 typedef struct cu_conv {
     cu_step *step;
     const float *x, *w;      /* w [width][taps] */
-    float *y, *state;        /* state of session slot s at state + s*state_floats: [taps-1][width] */
-    int64_t state_floats;
+    float *y, *ring;         /* of session slot s at ring + s*ring_floats: [taps][width], the row of position p at p % taps */
+    int64_t ring_floats;
     int32_t x_stride, y_stride, width, taps;
     int32_t n_rows, n_runs;
 } cu_conv;
@@ -153,6 +153,47 @@ typedef struct cu_delta {
     int32_t k_heads, v_heads, dk, dv;
     int32_t n_runs, pad;
 } cu_delta;
+
+/* What stands between the products of a gated delta net, rows of different sessions: convolution, delta rule, norm of each value head
+ * times silu(z). Fields as in cu_conv and cu_delta. */
+typedef struct cu_delta_step {
+    cu_step *step;
+    const float *x, *a, *b, *z; /* before the convolution; inputs of decay, beta and the gate */
+    const float *conv_w, *a_log, *dt_bias, *norm_w; /* norm_w [dv] */
+    float *y, *ring, *state;
+    int64_t ring_floats, state_floats;
+    int32_t x_stride, a_stride, b_stride, z_stride, y_stride;
+    int32_t k_heads, v_heads, dk, dv, taps;
+    float eps;
+    int32_t pad;
+} cu_delta_step;
+
+/* What stands between the products of an attention layer, rows of different sessions. q, k and v as the products left them: head h of row
+ * r is at q + r*q_stride + h*q_head, of k and v at k + r*k_stride + h*dim. Each is normed, turned, rotated in blocks (of 1: not), and
+ * quantised; blocks of keys are shared out and joined, the result is rotated back and gated. */
+typedef struct cu_head_norm {
+    const float *w;          /* [dim]; NULL: no weight */
+    float eps;
+    int32_t on;
+} cu_head_norm;
+typedef struct cu_attn_step {
+    cu_step *step;
+    cu_kv kv;
+    const float *q, *k, *v;  /* k NULL: this layer uses what an earlier one put into the state */
+    const float *turn;       /* cosines [pairs], sines [pairs] of each row */
+    const float *gate;       /* head h at gate + row*gate_stride + h*gate_head; NULL: no gate */
+    float *out;
+    float *part;             /* o [row - row0][query head][n_splits][dim], behind all of them m, l [row - row0][query head][n_splits][2] */
+    cu_head_norm q_norm, k_norm, v_norm;
+    int32_t q_stride, q_head, k_stride, v_stride, turn_stride, gate_stride, gate_head, out_stride;
+    int32_t n_heads, n_splits, row0, n_rows;
+    int32_t pairs, half, q_rope, k_rope;
+    int32_t q_block, k_block, v_block, o_block; /* of the rotations, and what their results are multiplied by */
+    float q_scale, k_scale, v_scale, o_scale;
+    float scale;
+    int32_t op, put_op;      /* for reports */
+    int32_t pad;
+} cu_attn_step;
 
 /* Float matrix rows to planes: in [rows][k] of f32, f16 or bf16 (CU_S_...). */
 typedef struct cu_encode {

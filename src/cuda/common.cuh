@@ -31,6 +31,23 @@ __device__ __forceinline__ float lane_fold(float v)
     for (int w = 16; w; w /= 2) v = v + __shfl_down_sync(FULL, v, w);
     return __shfl_sync(FULL, v, 0);
 }
+/* The lane tree of 8 values at once: lane l ends with the sum of value l/4 (bits of l: 16, 8, 4 choose it). An exchange halves
+ * how many values a lane holds, so that 8 trees take 9 shuffles. */
+__device__ __forceinline__ float fold8(float (&v)[8], int lane)
+{
+#pragma unroll
+    for (int w = 16, n = 4; n; w /= 2, n /= 2) {
+        bool up = lane & w;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            if (i >= n) break;
+            float mine = up ? v[i + n] : v[i], other = up ? v[i] : v[i + n];
+            v[i] = mine + __shfl_xor_sync(FULL, other, w);
+        }
+    }
+    float s = v[0] + __shfl_xor_sync(FULL, v[0], 2);
+    return s + __shfl_xor_sync(FULL, s, 1);
+}
 /* Maximum over aligned groups of `lanes` lanes. */
 __device__ __forceinline__ float group_max(float v, int lanes)
 {

@@ -7,6 +7,7 @@
 
 /* The embedded kernels (Makefile: one fatbin a .cu file). */
 extern const unsigned char cb_fatbin_rows[], cb_fatbin_gemv[], cb_fatbin_attention[], cb_fatbin_attention_many[], cb_fatbin_hybrid[], cb_fatbin_scan[], cb_fatbin_tools[];
+extern const unsigned char cb_fatbin_attn_step[], cb_fatbin_delta_step[];
 extern const unsigned char cb_fatbin_gemm[], cb_fatbin_gemm_sm90[];
 
 /* In the order of cu_kernel; `shared`: most dynamic shared memory. */
@@ -25,9 +26,14 @@ static const struct kernel_entry {
     [CU_K_ATTN_MANY64] = {cb_fatbin_attention_many, "k_attn_many64", CU_ATTN_SHARED(64)},
     [CU_K_ATTN_MANY128] = {cb_fatbin_attention_many, "k_attn_many128", CU_ATTN_SHARED(128)},
     [CU_K_ATTN_MANY256] = {cb_fatbin_attention_many, "k_attn_many256", CU_ATTN_SHARED(256)},
+    [CU_K_ATTN_STEP64] = {cb_fatbin_attn_step, "k_attn_step64", 0},
+    [CU_K_ATTN_STEP128] = {cb_fatbin_attn_step, "k_attn_step128", 0},
+    [CU_K_ATTN_STEP256] = {cb_fatbin_attn_step, "k_attn_step256", 0},
+    [CU_K_ATTN_STEP512] = {cb_fatbin_attn_step, "k_attn_step512", 0},
+    [CU_K_ATTN_JOIN] = {cb_fatbin_attn_step, "k_attn_join", 0},
+    [CU_K_DELTA_STEP] = {cb_fatbin_delta_step, "k_delta_step", 0},
     [CU_K_CONV] = {cb_fatbin_hybrid, "k_conv", 0},
     [CU_K_CONV_KEEP] = {cb_fatbin_hybrid, "k_conv_keep", 0},
-    [CU_K_CONV_STEP] = {cb_fatbin_hybrid, "k_conv_step", 0},
     [CU_K_DELTA] = {cb_fatbin_hybrid, "k_delta", 0},
     [CU_K_DELTA_PREPARE] = {cb_fatbin_scan, "k_delta_prepare", 0},
     [CU_K_DELTA_SCAN] = {cb_fatbin_scan, "k_delta_scan", 0},
@@ -136,6 +142,7 @@ static void cuda_close(cb_dev *d)
     cu_driver_close(&d->cu);
     cb_free(d->kv);
     cb_free(d->rec);
+    cb_free(d->rec_floats);
     cb_pool_close(d->pool);
     cb_free(d);
 }
@@ -174,6 +181,22 @@ static int table_stride(const cb_plan *p) { return (p->ctx_trained + CU_BLOCK - 
 
 static size_t step_bytes(const cb_limits *lim) { return sizeof(cu_step) + CB_MAX_KV_GROUPS * 8 + (size_t)lim->max_rows * 4 * 11; }
 
+/* Room for the partial results of attention: of one row of the longest context at least. */
+static uint64_t part_floats(const cb_plan *p, const cb_limits *lim)
+{
+    uint64_t most = p->n_kv ? PART_FLOATS : 0;
+    for (int i = 0; i < p->n_ops; i++) {
+        if (p->ops[i].kind != CB_ATTENTION) continue;
+        const cb_kv_state *s = &p->kv[p->ops[i].n[0]];
+        uint64_t blocks = (uint64_t)lim->kv_blocks[s->group], longest = (uint64_t)table_stride(p);
+        if (blocks > longest) blocks = longest;
+        if (s->window && blocks > (uint64_t)s->window / CU_BLOCK + 2) blocks = (uint64_t)s->window / CU_BLOCK + 2;
+        uint64_t n = blocks * (uint64_t)p->ops[i].n[1] * (uint64_t)(s->dim + 2);
+        if (n > most) most = n;
+    }
+    return most;
+}
+
 /* Where each part of the scratch begins; returns the size. */
 typedef struct parts {
     uint64_t values, logits, part, sort_at, sort_tiles, remainders, best, step, tables;
@@ -186,7 +209,7 @@ static uint64_t lay_out(const cb_plan *p, const cb_limits *lim, parts *o)
 #define PART(name, bytes) o->name = at, at += ((uint64_t)(bytes) + 255) / 256 * 256
     PART(values, p->scratch_row_bytes * (uint64_t)lim->max_rows);
     PART(logits, (uint64_t)logits_rows(p, lim) * (uint64_t)p->n_vocab * 4);
-    PART(part, p->n_kv ? (uint64_t)PART_FLOATS * 4 : 0);
+    PART(part, part_floats(p, lim) * 4);
     PART(sort_at, (p->max_experts + 1) * 4);
     PART(sort_tiles, (routed + 2) * 16);
     PART(remainders, (uint64_t)lim->max_rows * 8 + 16);
@@ -201,9 +224,16 @@ static uint64_t kv_bytes(const cb_plan *p, const cb_limits *lim, int i)
 {
     return (uint64_t)lim->kv_blocks[p->kv[i].group] * (uint64_t)p->kv[i].n_heads * cu_kv_head_bytes(p->kv[i].dim);
 }
+/* Of one slot: a convolution keeps as many rows as it has taps (hybrid.cu). */
+static size_t rec_floats(const cb_plan *p, int i)
+{
+    for (int k = 0; k < p->n_ops; k++)
+        if (p->ops[k].kind == CB_CONV && p->ops[k].n[0] == i) return p->rec[i].floats / (size_t)(p->ops[k].n[1] - 1) * (size_t)p->ops[k].n[1];
+    return p->rec[i].floats;
+}
 static uint64_t rec_bytes(const cb_plan *p, const cb_limits *lim, int i)
 {
-    return ((uint64_t)lim->n_slots * p->rec[i].floats * 4 + 255) / 256 * 256;
+    return ((uint64_t)lim->n_slots * rec_floats(p, i) * 4 + 255) / 256 * 256;
 }
 
 static void cuda_need(const cb_plan *p, const cb_limits *lim, int n_threads, cb_mem *out)
@@ -227,7 +257,8 @@ static int cuda_prepare(cb_dev *d, const cb_limits *lim, cb_err *err)
     uint64_t scratch = lay_out(p, lim, &o);
     d->kv = cb_alloc_array((size_t)p->n_kv, sizeof *d->kv);
     d->rec = cb_alloc_array((size_t)p->n_rec, sizeof *d->rec);
-    if (!d->kv || !d->rec) return cb_fail(err, CB_ENOMEM, "no memory");
+    d->rec_floats = cb_alloc_array((size_t)p->n_rec, sizeof *d->rec_floats);
+    if (!d->kv || !d->rec || !d->rec_floats) return cb_fail(err, CB_ENOMEM, "no memory");
     d->table_stride = table_stride(p);
     d->step_bytes = step_bytes(lim);
     size_t tables = (size_t)CB_MAX_KV_GROUPS * (size_t)lim->max_sessions * (size_t)d->table_stride * 4, row = (size_t)p->n_vocab * 4;
@@ -249,13 +280,14 @@ static int cuda_prepare(cb_dev *d, const cb_limits *lim, cb_err *err)
     at = (uint8_t *)(((uintptr_t)at + 255) & ~(uintptr_t)255);
     for (int i = 0; i < p->n_rec; i++) {
         d->rec[i] = (float *)at;
+        d->rec_floats[i] = rec_floats(p, i);
         at += rec_bytes(p, lim, i);
     }
     d->scratch = base + o.values;
     d->logits = (float *)(base + o.logits);
     d->logits_rows = logits_rows(p, lim);
     d->part = (float *)(base + o.part);
-    d->part_floats = p->n_kv ? PART_FLOATS : 0;
+    d->part_floats = part_floats(p, lim);
     d->sort_at = (int32_t *)(base + o.sort_at);
     d->sort_tiles = (int32_t *)(base + o.sort_tiles);
     d->remainders = (int32_t *)(base + o.remainders);

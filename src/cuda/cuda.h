@@ -13,7 +13,8 @@ typedef enum cu_kernel {
     CU_K_ROWS, CU_K_SOFTCAP,
     CU_K_GEMV4, CU_K_GEMV8, /* up to 4 and up to 8 rows a tile */
     CU_K_ATTN, CU_K_ATTN_SPLIT, CU_K_ATTN_MERGE, CU_K_ATTN_MANY64, CU_K_ATTN_MANY128, CU_K_ATTN_MANY256,
-    CU_K_CONV, CU_K_CONV_KEEP, CU_K_CONV_STEP, CU_K_DELTA, CU_K_DELTA_PREPARE, CU_K_DELTA_SCAN, CU_K_MOE_SORT,
+    CU_K_ATTN_STEP64, CU_K_ATTN_STEP128, CU_K_ATTN_STEP256, CU_K_ATTN_STEP512, CU_K_ATTN_JOIN, CU_K_DELTA_STEP, /* fuse.h */
+    CU_K_CONV, CU_K_CONV_KEEP, CU_K_DELTA, CU_K_DELTA_PREPARE, CU_K_DELTA_SCAN, CU_K_MOE_SORT,
     CU_K_ENCODE, CU_K_REMAINDERS, CU_K_BEST, CU_K_PROBE_READ, CU_K_PROBE_MMA,
     CU_N_KERNELS
 } cu_kernel;
@@ -23,6 +24,7 @@ typedef struct cu_launch {
     int first, n;            /* schedule->order[first .. first+n) are plan op indexes */
     const cu_row_op *table;  /* row-wise ops: their list on the device */
     int32_t shared;          /* and the shared memory they take, bytes */
+    int32_t anchor;          /* of a fused pattern (fuse.h); -1: none */
 } cu_launch;
 
 /* The plan as launches. */
@@ -32,8 +34,9 @@ typedef struct cu_schedule {
     int n_launches, first_wanted; /* launches from first_wanted on work on wanted rows */
 } cu_schedule;
 
-/* Steps of one row (the sort of routed rows is a row-wise op there), steps of several, and steps of which a tap sees each op alone. */
-enum { CU_FOR_ONE, CU_FOR_MANY, CU_FOR_TAP, CU_N_SCHEDULES };
+/* Steps of one row (the sort of routed rows is a row-wise op there), steps of a few sessions' single rows, any other steps, and steps of
+ * which a tap sees each op alone. The first two know fused patterns. */
+enum { CU_FOR_ONE, CU_FOR_SINGLES, CU_FOR_MANY, CU_FOR_TAP, CU_N_SCHEDULES };
 
 /* A captured decode step. */
 typedef struct cu_graph {
@@ -68,6 +71,7 @@ struct cb_dev {
 
     cu_kv *kv;               /* [plan->n_kv] */
     float **rec;             /* [plan->n_rec] */
+    size_t *rec_floats;      /* [plan->n_rec], of one slot; a convolution keeps one row more than the plan asks for (hybrid.cu) */
     uint8_t *scratch;        /* values: offset*max_rows + row*row_bytes */
     float *logits, *part;
     size_t part_floats;

@@ -2,14 +2,15 @@
  * rows and sessions are independent. */
 #include "cuda/common.cuh"
 
-/* ---- convolution: the state holds the taps-1 rows before the next one, oldest first ---- */
+/* ---- convolution: the state is a ring of as many rows as there are taps. A row replaces one that no row from its own on reads, so
+ * thread blocks that share channels need not wait for each other. ---- */
 
-/* The input of tap j of row r, of a run that begins at row r0: a row of the step, or one of the state. */
-__device__ __forceinline__ float tap(const cu_conv &a, int r, int r0, int j, int ch, const float *state, bool fresh)
+/* The input of the tap of row `at`, of a run that begins at row r0 and position p0: a row of the step, one of the ring, or nothing. */
+__device__ __forceinline__ float tap(const cu_conv &a, int at, int r0, int p0, int ch, const float *ring)
 {
-    int at = r - (a.taps - 1) + j;
     if (at >= r0) return a.x[(size_t)at * a.x_stride + ch];
-    return fresh ? 0 : state[(size_t)(at - r0 + a.taps - 1) * a.width + ch];
+    int pos = p0 + at - r0;
+    return pos < 0 ? 0 : ring[(size_t)(pos % a.taps) * a.width + ch];
 }
 
 /* y: row. */
@@ -19,11 +20,10 @@ extern "C" __global__ void __launch_bounds__(256) k_conv(const __grid_constant__
     pdl_wait();
     int ch = blockIdx.x * 256 + threadIdx.x, r = blockIdx.y;
     if (ch >= a.width) return;
-    int r0 = a.step->run0[r];
-    const float *state = a.state + (size_t)a.step->slot[r] * a.state_floats;
-    bool fresh = a.step->pos[r0] == 0;
+    int r0 = a.step->run0[r], p0 = a.step->pos[r0];
+    const float *ring = a.ring + (size_t)a.step->slot[r] * a.ring_floats;
     float acc = 0;
-    for (int j = 0; j < a.taps; j++) acc = cb_fma(a.w[(size_t)ch * a.taps + j], tap(a, r, r0, j, ch, state, fresh), acc);
+    for (int j = 0; j < a.taps; j++) acc = cb_fma(a.w[(size_t)ch * a.taps + j], tap(a, r - (a.taps - 1) + j, r0, p0, ch, ring), acc);
     a.y[(size_t)r * a.y_stride + ch] = cb_siluf(acc);
 }
 
@@ -34,52 +34,14 @@ extern "C" __global__ void __launch_bounds__(256) k_conv_keep(const __grid_const
     pdl_wait();
     int ch = blockIdx.x * 256 + threadIdx.x, r0 = a.step->run_row[blockIdx.y];
     if (ch >= a.width) return;
-    int r1 = a.step->run1[r0];
-    float *state = a.state + (size_t)a.step->slot[r0] * a.state_floats;
-    bool fresh = a.step->pos[r0] == 0;
-    for (int j = 0; j < a.taps - 1; j++) /* ascending: a kept row moves towards the front */
-        state[(size_t)j * a.width + ch] = tap(a, r1, r0, j, ch, state, fresh);
-}
-
-/* Both, for runs of one row. */
-extern "C" __global__ void __launch_bounds__(256) k_conv_step(const __grid_constant__ cu_conv a)
-{
-    pdl_trigger();
-    pdl_wait();
-    int ch = blockIdx.x * 256 + threadIdx.x, r = blockIdx.y;
-    if (ch >= a.width) return;
-    float *state = a.state + (size_t)a.step->slot[r] * a.state_floats;
-    bool fresh = a.step->pos[r] == 0;
-    float acc = 0;
-    for (int j = 0; j < a.taps; j++) {
-        float x = tap(a, r, r, j, ch, state, fresh);
-        acc = cb_fma(a.w[(size_t)ch * a.taps + j], x, acc);
-        if (j) state[(size_t)(j - 1) * a.width + ch] = x;
-    }
-    a.y[(size_t)r * a.y_stride + ch] = cb_siluf(acc);
+    int r1 = a.step->run1[r0], first = r1 - r0 < a.taps ? r0 : r1 - a.taps;
+    float *ring = a.ring + (size_t)a.step->slot[r0] * a.ring_floats;
+    for (int r = first; r < r1; r++) ring[(size_t)((a.step->pos[r0] + r - r0) % a.taps) * a.width + ch] = a.x[(size_t)r * a.x_stride + ch];
 }
 
 /* ---- gated delta rule ---- */
 
 enum { DELTA_ROWS = 8, DELTA_WARPS = 4 };
-
-/* The lane tree of 8 values at once: lane l ends with the sum of value l/4 (bits of l: 16, 8, 4 choose it). An exchange halves
- * how many values a lane holds, so that 8 trees take 9 shuffles. */
-__device__ __forceinline__ float fold8(float (&v)[8], int lane)
-{
-#pragma unroll
-    for (int w = 16, n = 4; n; w /= 2, n /= 2) {
-        bool up = lane & w;
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            if (i >= n) break;
-            float mine = up ? v[i + n] : v[i], other = up ? v[i] : v[i + n];
-            v[i] = mine + __shfl_xor_sync(FULL, other, w);
-        }
-    }
-    float s = v[0] + __shfl_xor_sync(FULL, v[0], 2);
-    return s + __shfl_xor_sync(FULL, s, 1);
-}
 
 /* What a token brings to a value head, as one lane holds it. */
 template <int PER> struct delta_in {

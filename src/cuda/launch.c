@@ -1,5 +1,6 @@
 /* launch.c: the operations of one launch become a kernel's arguments. */
 #include "cuda/lower.h"
+#include "cuda/fuse.h"
 #include <math.h>
 #include <string.h>
 
@@ -173,8 +174,7 @@ static int attention(cb_dev *d, int index, cb_err *err)
                       .q_stride = cu_stride(d, o->in[0]), .out_stride = cu_stride(d, o->out), .n_heads = o->n[1], .scale = o->f[0], .op = index};
     int per = a.n_heads / a.kv.n_heads, sets = (per + 15) / 16;
     unsigned gy = (unsigned)(a.kv.n_heads * sets);
-    a.n_splits = d->n_splits;
-    if (a.kv.window && a.n_splits > a.kv.window / CU_BLOCK + 2) a.n_splits = a.kv.window / CU_BLOCK + 2;
+    a.n_splits = cu_attn_splits(d, o->n[0]);
     size_t floats = (size_t)d->batch->n_rows * (size_t)a.n_heads * (size_t)a.n_splits * (size_t)(a.kv.dim + 2);
     if (d->n_splits && floats <= d->part_floats) {
         int rc = cu_kernel_launch(d, CU_K_ATTN_SPLIT, (unsigned)d->n_tiles, gy, (unsigned)a.n_splits, 256, 0, &a, err);
@@ -190,11 +190,10 @@ static int attention(cb_dev *d, int index, cb_err *err)
 static int conv(cb_dev *d, int index, cb_err *err)
 {
     const cb_op *o = &d->plan->ops[index];
-    cu_conv a = {.step = d->step, .x = cu_value(d, o->in[0]), .w = d->vectors[o->w[0]], .y = cu_value(d, o->out), .state = d->rec[o->n[0]],
-                 .state_floats = (int64_t)d->plan->rec[o->n[0]].floats, .x_stride = cu_stride(d, o->in[0]), .y_stride = cu_stride(d, o->out),
+    cu_conv a = {.step = d->step, .x = cu_value(d, o->in[0]), .w = d->vectors[o->w[0]], .y = cu_value(d, o->out), .ring = d->rec[o->n[0]],
+                 .ring_floats = (int64_t)d->rec_floats[o->n[0]], .x_stride = cu_stride(d, o->in[0]), .y_stride = cu_stride(d, o->out),
                  .width = d->plan->values[o->out].width, .taps = o->n[1], .n_rows = d->batch->n_rows, .n_runs = d->n_runs};
     unsigned gx = (unsigned)(a.width + 255) / 256;
-    if (a.n_runs == a.n_rows) return cu_kernel_launch(d, CU_K_CONV_STEP, gx, (unsigned)a.n_rows, 1, 256, 0, &a, err);
     int rc = cu_kernel_launch(d, CU_K_CONV, gx, (unsigned)a.n_rows, 1, 256, 0, &a, err);
     return rc < 0 ? rc : cu_kernel_launch(d, CU_K_CONV_KEEP, gx, (unsigned)a.n_runs, 1, 256, 0, &a, err);
 }
@@ -204,7 +203,7 @@ static int delta(cb_dev *d, int index, cb_err *err)
     const cb_op *o = &d->plan->ops[index];
     cu_delta a = {.step = d->step, .u = cu_value(d, o->in[0]), .a = cu_value(d, o->in[1]), .b = cu_value(d, o->in[2]),
                   .a_log = d->vectors[o->w[0]], .dt_bias = d->vectors[o->w[1]], .y = cu_value(d, o->out), .state = d->rec[o->n[0]],
-                  .state_floats = (int64_t)d->plan->rec[o->n[0]].floats, .u_stride = cu_stride(d, o->in[0]), .a_stride = cu_stride(d, o->in[1]),
+                  .state_floats = (int64_t)d->rec_floats[o->n[0]], .u_stride = cu_stride(d, o->in[0]), .a_stride = cu_stride(d, o->in[1]),
                   .b_stride = cu_stride(d, o->in[2]), .y_stride = cu_stride(d, o->out), .k_heads = o->n[1], .v_heads = o->n[2], .dk = o->n[3],
                   .dv = o->n[4], .n_runs = d->n_runs};
     bool power = a.dk == 32 || a.dk == 64 || a.dk == 128 || a.dk == 256;
@@ -225,6 +224,7 @@ static int sort(cb_dev *d, int index, cb_err *err)
 int cu_launch_ops(cb_dev *d, const cu_schedule *s, const cu_launch *l, cb_err *err)
 {
     const int32_t *ops = s->order + l->first;
+    if (l->anchor >= 0) return cu_launch_fused(d, l->anchor, err);
     switch (l->table ? CB_N_OP_KINDS : d->plan->ops[ops[0]].kind) {
     case CB_LINEAR: case CB_MOE_LINEAR: return products(d, ops, l->n, err);
     case CB_ATTENTION: return attention(d, ops[0], err);

@@ -1,6 +1,7 @@
 /* lower.c: the plan as a list of launches. Row-wise operations that are ready together become one launch, and so do linear
  * layers; an operation is ready when everything that must be ordered before it is in the list. */
 #include "cuda/lower.h"
+#include "cuda/fuse.h"
 #include "plan/layout.h"
 #include <string.h>
 
@@ -26,6 +27,7 @@ typedef struct sched {
     const cb_plan *p;
     bool single;
     uint8_t *done;   /* [n_ops] */
+    int32_t *anchor; /* [n_ops]: of the fused pattern that an op belongs to, or -1 */
     int open;        /* every op before it is done */
 } sched;
 
@@ -69,8 +71,32 @@ static int gather(const sched *s, int from, int32_t *group)
     int most = k < 0 ? 1 : rows ? CU_MAX_ROW_OPS : CU_MAX_PARTS;
     group[n++] = from;
     for (int i = from + 1; i < p->n_ops && i < from + WINDOW && n < most; i++)
-        if (!s->done[i] && key(s, &p->ops[i]) == k && fits(s, i, group, n, rows)) group[n++] = i;
+        if (!s->done[i] && s->anchor[i] < 0 && key(s, &p->ops[i]) == k && fits(s, i, group, n, rows)) group[n++] = i;
     return n;
+}
+
+/* ---- fused patterns: one launch, placed by its first op ---- */
+
+/* Patterns that interleave could wait for each other: of two the first is taken. */
+static void find_patterns(const cb_dev *d, bool wanted, sched *s)
+{
+    int32_t group[CU_MAX_FUSED], end = -1;
+    for (int i = 0; i < s->p->n_ops; i++) s->anchor[i] = -1;
+    for (int i = 0; i < s->p->n_ops && wanted; i++) {
+        int n = cu_fuse(d, i, group);
+        if (n == 0 || group[0] <= end) continue;
+        end = group[n - 1];
+        while (n) s->anchor[group[--n]] = i;
+    }
+}
+
+/* Is all that must come before any op of the pattern done? */
+static bool pattern_fits(const sched *s, int anchor)
+{
+    for (int i = s->open; i < s->p->n_ops && i < anchor + WINDOW; i++)
+        for (int j = s->open; j < i && s->anchor[i] == anchor; j++)
+            if (!s->done[j] && s->anchor[j] != anchor && cb_plan_ordered(s->p, &s->p->ops[j], &s->p->ops[i])) return false;
+    return true;
 }
 
 /* The next op to begin a launch with: products first, then what stands alone, and row-wise ops last, so that as many as possible
@@ -79,8 +105,9 @@ static int pick(const sched *s)
 {
     int best = -1, best_rank = 9;
     for (int i = s->open; i < s->p->n_ops && i < s->open + WINDOW; i++) {
-        if (s->done[i] || !fits(s, i, NULL, 0, false)) continue;
-        int rank = is_product(&s->p->ops[i]) ? 0 : is_row_op(&s->p->ops[i], s->single) ? 2 : 1;
+        if (s->done[i]) continue;
+        if (s->anchor[i] >= 0 ? !pattern_fits(s, s->anchor[i]) : !fits(s, i, NULL, 0, false)) continue;
+        int rank = is_product(&s->p->ops[i]) ? 0 : s->anchor[i] < 0 && is_row_op(&s->p->ops[i], s->single) ? 2 : 1;
         if (rank < best_rank) best = i, best_rank = rank;
     }
     return best;
@@ -165,22 +192,26 @@ static int make(cb_dev *d, int which, cu_row_op *table, CUdeviceptr at, cb_err *
 {
     const cb_plan *p = d->plan;
     cu_schedule *c = &d->schedules[which];
-    sched s = {.p = p, .single = which == CU_FOR_ONE, .done = cb_alloc_array((size_t)p->n_ops, 1)};
+    sched s = {.p = p, .single = which == CU_FOR_ONE, .done = cb_alloc_array((size_t)p->n_ops, 1),
+               .anchor = cb_alloc_array((size_t)p->n_ops, sizeof *s.anchor)};
     c->order = cb_alloc_array((size_t)p->n_ops, sizeof *c->order);
     c->launches = cb_alloc_array((size_t)p->n_ops, sizeof *c->launches);
-    int rc = s.done && c->order && c->launches ? 0 : cb_fail(err, CB_ENOMEM, "no memory for %d launches", p->n_ops);
+    int rc = s.done && s.anchor && c->order && c->launches ? 0 : cb_fail(err, CB_ENOMEM, "no memory for %d launches", p->n_ops);
     c->first_wanted = -1;
+    if (rc == 0) find_patterns(d, which == CU_FOR_ONE || which == CU_FOR_SINGLES, &s);
     for (int n, i = 0; i < p->n_ops && rc == 0; i += n) {
         int32_t *group = c->order + i;
+        int from = which == CU_FOR_TAP ? i : pick(&s), anchor = s.anchor[from];
         n = 1;
-        group[0] = i;
-        if (which != CU_FOR_TAP) n = gather(&s, pick(&s), group);
+        group[0] = from;
+        if (anchor >= 0) n = cu_fuse(d, anchor, group);
+        else if (which != CU_FOR_TAP) n = gather(&s, from, group);
         for (int k = 0; k < n; k++) s.done[group[k]] = 1;
         const cb_op *o = &p->ops[group[0]];
         if (c->first_wanted < 0 && o->out >= 0 && p->values[o->out].wanted) c->first_wanted = c->n_launches;
         cu_launch *l = &c->launches[c->n_launches++];
-        *l = (cu_launch){.first = i, .n = n};
-        if (is_row_op(o, s.single)) {
+        *l = (cu_launch){.first = i, .n = n, .anchor = anchor};
+        if (anchor < 0 && is_row_op(o, s.single)) {
             l->table = (const cu_row_op *)(at + (size_t)i * sizeof *table);
             rc = make_table(d, group, n, which != CU_FOR_TAP, table + i, &l->shared, err);
         }
@@ -188,6 +219,7 @@ static int make(cb_dev *d, int which, cu_row_op *table, CUdeviceptr at, cb_err *
     }
     if (c->first_wanted < 0) c->first_wanted = c->n_launches;
     cb_free(s.done);
+    cb_free(s.anchor);
     return rc;
 }
 

@@ -289,8 +289,8 @@ static int run(cb_dev *d, cb_err *err)
         return cb_fail(err, CB_EUSAGE, "a tap on a step with logits of %d rows: the GPU has room for %d", b->n_wanted, d->logits_rows);
     d->wanted0 = 0;
     d->n_wanted = b->n_wanted < d->logits_rows ? b->n_wanted : d->logits_rows;
-    d->schedule = &d->schedules[b->tap ? CU_FOR_TAP : b->n_rows == 1 ? CU_FOR_ONE : CU_FOR_MANY];
     if ((rc = send_tables(d, err)) < 0 || (rc = send_step(d, err)) < 0) return rc;
+    d->schedule = &d->schedules[b->tap ? CU_FOR_TAP : b->n_rows == 1 ? CU_FOR_ONE : d->n_splits ? CU_FOR_SINGLES : CU_FOR_MANY];
     if (b->tap) rc = tapped_step(d, err);
     else if (d->n_splits && b->n_wanted <= d->logits_rows) rc = from_graph(d, err);
     else rc = whole_step(d, err);
@@ -326,7 +326,7 @@ int cu_state_copy(cb_dev *d, const cb_copy *ops, int n, cb_err *err)
         size_t from = (size_t)ops[i].from, to = (size_t)ops[i].to;
         for (int r = 0; r < p->n_rec && ops[i].group < 0; r++) {
             CUdeviceptr base = (CUdeviceptr)(uintptr_t)d->rec[r];
-            size_t bytes = p->rec[r].floats * 4;
+            size_t bytes = d->rec_floats[r] * 4;
             TRY(d->cu.cuMemcpyDtoDAsync_(base + to * bytes, base + from * bytes, bytes, d->stream), "copying state");
         }
         for (int k = 0; k < p->n_kv; k++) {
