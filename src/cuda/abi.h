@@ -115,6 +115,16 @@ typedef struct cu_rows {
     int32_t n_ops, pad;
 } cu_rows;
 
+/* The same for many rows (rows_many.cu): chains in which an operation reads what the one before made, or memory. */
+enum { CU_MANY_OPS = 8, CU_MANY_WARPS = 8, CU_MANY_WIDTH = 16384 };
+typedef struct cu_rows_many {
+    cu_step *step;
+    const cu_row_op *ops;
+    int32_t n_ops, n_rows;
+    int32_t width;           /* of a row; a route's is its own */
+    int32_t warps;           /* that share a row: all of the block, or 1 */
+} cu_rows_many;
+
 /* Attention. Tiles of up to 16 queries: `tile_rows` rows of one session times `heads_per_tile` query heads of one KV head. Block
  * results go to part when it is not NULL (blocks shared among thread blocks, merged by a second kernel), else to out. */
 typedef struct cu_attention {
@@ -134,6 +144,7 @@ typedef struct cu_attention {
 enum { CU_WIDE_QUERIES = 128 };
 #define CU_ATTN_SHARED(dim) (2 * (4 * CU_BLOCK * (dim) + ((dim) / 64 + 1) * CU_BLOCK * 4) + 2 * CU_WIDE_QUERIES * (dim) + CU_WIDE_QUERIES * ((dim) / 64) * 4)
 
+enum { CU_CONV_ROWS = 32 }; /* rows of a thread of k_conv */
 typedef struct cu_conv {
     cu_step *step;
     const float *x, *w;      /* w [width][taps] */

@@ -136,19 +136,23 @@ template <int DIM> __device__ __forceinline__ void scores(const uint8_t *shared,
                 uint32_t kh[4], kl[4], at = k_row + j * 16 * DIM + chunk_at<DIM>(4 * g + 2 * ks + (lane >> 3 & 1), lane & 7); /* 16 tokens on, the same rank mod 8 */
                 matrices(kh, at);
                 matrices(kl, at + R::HALF);
+                if (ks == 0) {
 #pragma unroll
-                for (int t = 0; t < 2; t++)
-                    if (ks == 0) {
-                        first_s8s8(hh[t], qh[0], kh[2 * t], kh[2 * t + 1]);
-                        first_s8s8(mid[t], qh[0], kl[2 * t], kl[2 * t + 1]);
-                        first_s8s8(ll[t], ql[0], kl[2 * t], kl[2 * t + 1]);
-                        more_s8s8(mid[t], ql[0], kh[2 * t], kh[2 * t + 1]);
-                    } else {
-                        more_s8s8(hh[t], qh[1], kh[2 * t], kh[2 * t + 1]);
-                        more_s8s8(mid[t], qh[1], kl[2 * t], kl[2 * t + 1]);
-                        more_s8s8(ll[t], ql[1], kl[2 * t], kl[2 * t + 1]);
-                        more_s8s8(mid[t], ql[1], kh[2 * t], kh[2 * t + 1]);
-                    }
+                    for (int t = 0; t < 2; t++) first_s8s8(mid[t], qh[0], kl[2 * t], kl[2 * t + 1]);
+#pragma unroll
+                    for (int t = 0; t < 2; t++) first_s8s8(hh[t], qh[0], kh[2 * t], kh[2 * t + 1]);
+#pragma unroll
+                    for (int t = 0; t < 2; t++) first_s8s8(ll[t], ql[0], kl[2 * t], kl[2 * t + 1]);
+                } else {
+#pragma unroll
+                    for (int t = 0; t < 2; t++) more_s8s8(mid[t], qh[1], kl[2 * t], kl[2 * t + 1]);
+#pragma unroll
+                    for (int t = 0; t < 2; t++) more_s8s8(hh[t], qh[1], kh[2 * t], kh[2 * t + 1]);
+#pragma unroll
+                    for (int t = 0; t < 2; t++) more_s8s8(ll[t], ql[1], kl[2 * t], kl[2 * t + 1]);
+                }
+#pragma unroll
+                for (int t = 0; t < 2; t++) more_s8s8(mid[t], ql[ks], kh[2 * t], kh[2 * t + 1]);
             }
             float d[4];
             asm volatile("ld.shared.v4.f32 {%0,%1,%2,%3},[%4];" : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3]) : "r"(dk + (g * CU_BLOCK + 16 * j) * 4));
@@ -168,8 +172,8 @@ __device__ __forceinline__ float quad_max(float v)
 }
 
 /* Row h of s: scores to weights as 16-bit numbers, their high and low bytes as the next product wants them: word j of a row are tokens
- * 16j + 4c .. 16j + 4c + 3. first, end: the tokens of the block that the row sees, unless it sees all. */
-__device__ __forceinline__ void weights(softmax &x, float (&s)[8][4], int h, bool all, int first, int end, uint32_t dv, uint32_t (&hi)[4], uint32_t (&lo)[4])
+ * 16j + 4c .. 16j + 4c + 3. first, end: the tokens of the block that the row sees, unless it sees ALL. */
+template <bool ALL> __device__ __forceinline__ void weights(softmax &x, float (&s)[8][4], int h, int first, int end, uint32_t dv, uint32_t (&hi)[4], uint32_t (&lo)[4])
 {
     int c = threadIdx.x & 3;
     auto at = [&](int j, int u) -> float & { return s[2 * j + u / 2][2 * h + u % 2]; };
@@ -179,11 +183,11 @@ __device__ __forceinline__ void weights(softmax &x, float (&s)[8][4], int h, boo
     for (int j = 0; j < 4; j++)
 #pragma unroll
         for (int u = 0; u < 4; u++) {
-            if (!all && !there(j, u)) at(j, u) = -INFINITY;
+            if (!ALL && !there(j, u)) at(j, u) = -INFINITY;
             m = fmaxf(m, at(j, u));
         }
     m = quad_max(m);
-    bool seen = m != -INFINITY || all;
+    bool seen = ALL || m != -INFINITY;
     float from = seen ? m : 0;
 #pragma unroll
     for (int j = 0; j < 4; j++)
@@ -204,7 +208,7 @@ __device__ __forceinline__ void weights(softmax &x, float (&s)[8][4], int h, boo
 #pragma unroll
         for (int u = 0; u < 4; u++) {
             float w = at(j, u) * d[u];
-            if (!all && !there(j, u)) w = 0; /* d may be anything there */
+            if (!ALL && !there(j, u)) w = 0; /* d may be anything there */
             at(j, u) = w;
             wm = fmaxf(wm, w);
         }
@@ -240,22 +244,41 @@ template <int DIM> __device__ __forceinline__ void values(const softmax &x, cons
     using R = room<DIM>;
     int lane = threadIdx.x % 32;
     v += (lane & 7) * 64 + chunk_at<64>(lane >> 3, lane & 7);
+    uint32_t vh[2][2][4], vl[2][2][4]; /* of this pair of tiles and the next */
+    auto load = [&](int n) {
 #pragma unroll
-    for (int n = 0; n < DIM / 8; n++) {
-        uint32_t vh[4], vl[4];
-        matrices(vh, v + n * 512);
-        matrices(vl, v + n * 512 + R::HALF);
-        int hh[4], mid[4], ll[4];
-        first_u8s8(hh, wh[0], vh[0], vh[1]);
-        first_u8s8(mid, wh[0], vl[0], vl[1]);
-        first_u8s8(ll, wl[0], vl[0], vl[1]);
-        more_u8s8(mid, wl[0], vh[0], vh[1]);
-        more_u8s8(hh, wh[1], vh[2], vh[3]);
-        more_u8s8(mid, wh[1], vl[2], vl[3]);
-        more_u8s8(ll, wl[1], vl[2], vl[3]);
-        more_u8s8(mid, wl[1], vh[2], vh[3]);
+        for (int t = 0; t < 2; t++) {
+            matrices(vh[n / 2 & 1][t], v + (n + t) * 512);
+            matrices(vl[n / 2 & 1][t], v + (n + t) * 512 + R::HALF);
+        }
+    };
+    load(0);
 #pragma unroll
-        for (int e = 0; e < 4; e++) O[n][e] = cb_fma(O[n][e], x.a[e / 2], (x.dw[e / 2] * exact_sum(hh[e], mid[e], ll[e])) * x.c[e / 2]);
+    for (int n = 0; n < DIM / 8; n += 2) {
+        const uint32_t (&h)[2][4] = vh[n / 2 & 1], (&l)[2][4] = vl[n / 2 & 1];
+        int hh[2][4], mid[2][4], ll[2][4];
+#pragma unroll
+        for (int t = 0; t < 2; t++) first_u8s8(mid[t], wh[0], l[t][0], l[t][1]);
+#pragma unroll
+        for (int t = 0; t < 2; t++) first_u8s8(hh[t], wh[0], h[t][0], h[t][1]);
+        if (n + 2 < DIM / 8) load(n + 2);
+#pragma unroll
+        for (int t = 0; t < 2; t++) more_u8s8(mid[t], wl[0], h[t][0], h[t][1]);
+#pragma unroll
+        for (int t = 0; t < 2; t++) first_u8s8(ll[t], wl[0], l[t][0], l[t][1]);
+#pragma unroll
+        for (int t = 0; t < 2; t++) more_u8s8(mid[t], wh[1], l[t][2], l[t][3]);
+#pragma unroll
+        for (int t = 0; t < 2; t++) more_u8s8(hh[t], wh[1], h[t][2], h[t][3]);
+#pragma unroll
+        for (int t = 0; t < 2; t++) more_u8s8(mid[t], wl[1], h[t][2], h[t][3]);
+#pragma unroll
+        for (int t = 0; t < 2; t++) more_u8s8(ll[t], wl[1], l[t][2], l[t][3]);
+#pragma unroll
+        for (int t = 0; t < 2; t++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                O[n + t][e] = cb_fma(O[n + t][e], x.a[e / 2], (x.dw[e / 2] * exact_sum(hh[t][e], mid[t][e], ll[t][e])) * x.c[e / 2]);
     }
 }
 
@@ -302,12 +325,14 @@ template <int DIM> __device__ __forceinline__ void attend(const cu_attention &a,
         int begin = block * CU_BLOCK;
         if (begin > high || (window && begin + CU_BLOCK - 1 < low - window + 1)) continue;
         bool all = q1 - q0 == 15 && begin + CU_BLOCK - 1 <= low && !(window && begin < high - window + 1);
+        uint32_t dv = kv[turn] + 4 * R::HALF + R::PARTS * CU_BLOCK * 4;
         float s[8][4];
         scores<DIM>(shared, kv[turn], s);
         uint32_t hi[2][4], lo[2][4]; /* [row][word] */
 #pragma unroll
         for (int h = 0; h < 2; h++)
-            weights(x, s, h, all, window ? x.pos[h] - window + 1 - begin : 0, x.pos[h] + 1 - begin, kv[turn] + 4 * R::HALF + R::PARTS * CU_BLOCK * 4, hi[h], lo[h]);
+            if (all) weights<true>(x, s, h, 0, CU_BLOCK, dv, hi[h], lo[h]);
+            else weights<false>(x, s, h, window ? x.pos[h] - window + 1 - begin : 0, x.pos[h] + 1 - begin, dv, hi[h], lo[h]);
         const uint32_t wh[2][4] = {{hi[0][0], hi[1][0], hi[0][1], hi[1][1]}, {hi[0][2], hi[1][2], hi[0][3], hi[1][3]}};
         const uint32_t wl[2][4] = {{lo[0][0], lo[1][0], lo[0][1], lo[1][1]}, {lo[0][2], lo[1][2], lo[0][3], lo[1][3]}};
         values<DIM>(x, wh, wl, kv[turn] + 2 * R::HALF, O);

@@ -6,8 +6,8 @@
 #include <string.h>
 
 /* The embedded kernels (Makefile: one fatbin a .cu file). */
-extern const unsigned char cb_fatbin_rows[], cb_fatbin_gemv[], cb_fatbin_attention[], cb_fatbin_attention_many[], cb_fatbin_hybrid[], cb_fatbin_scan[], cb_fatbin_tools[];
-extern const unsigned char cb_fatbin_attn_step[], cb_fatbin_delta_step[];
+extern const unsigned char cb_fatbin_rows[], cb_fatbin_rows_many[], cb_fatbin_gemv[], cb_fatbin_attention[], cb_fatbin_attention_many[];
+extern const unsigned char cb_fatbin_hybrid[], cb_fatbin_scan[], cb_fatbin_tools[], cb_fatbin_attn_step[], cb_fatbin_delta_step[];
 extern const unsigned char cb_fatbin_gemm[], cb_fatbin_gemm_sm90[];
 
 /* In the order of cu_kernel; `shared`: most dynamic shared memory. */
@@ -17,6 +17,8 @@ static const struct kernel_entry {
     int shared;
 } kernels[CU_N_KERNELS] = {
     [CU_K_ROWS] = {cb_fatbin_rows, "k_rows", CU_ROW_SHARED},
+    [CU_K_ROWS_MANY] = {cb_fatbin_rows_many, "k_rows_many", CU_MANY_WIDTH * 4},
+    [CU_K_ROUTE_MANY] = {cb_fatbin_rows_many, "k_route_many", 0},
     [CU_K_SOFTCAP] = {cb_fatbin_rows, "k_softcap", 0},
     [CU_K_GEMV4] = {cb_fatbin_gemv, "k_gemv4", 0},
     [CU_K_GEMV8] = {cb_fatbin_gemv, "k_gemv8", 0},
@@ -80,6 +82,8 @@ static int load_kernels(cb_dev *d, cb_err *err)
         int most = d->max_shared - 8192; /* beside what a kernel declares itself */
         rc = load_kernel(d, kernels[k].image, kernels[k].name, kernels[k].shared < most ? kernels[k].shared : most, &d->kernel[k], err);
     }
+    if (rc == 0) /* as many rows at a time as fit */
+        d->cu.cuFuncSetAttribute_(d->kernel[CU_K_ROWS_MANY], CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, CU_SHAREDMEM_CARVEOUT_MAX_SHARED);
     for (int i = 0; i < CU_GEMMS && rc == 0; i++) {
         const cu_gemm *g = &cu_gemms[i];
         if ((g->cc == 90 ? d->cc != 90 : d->cc < g->cc) || g->shared > d->max_shared) continue;

@@ -10,7 +10,7 @@
 
 /* Kernels by name; the order is that of the table in cuda.c. */
 typedef enum cu_kernel {
-    CU_K_ROWS, CU_K_SOFTCAP,
+    CU_K_ROWS, CU_K_ROWS_MANY, CU_K_ROUTE_MANY, CU_K_SOFTCAP,
     CU_K_GEMV4, CU_K_GEMV8, /* up to 4 and up to 8 rows a tile */
     CU_K_ATTN, CU_K_ATTN_SPLIT, CU_K_ATTN_MERGE, CU_K_ATTN_MANY64, CU_K_ATTN_MANY128, CU_K_ATTN_MANY256,
     CU_K_ATTN_STEP64, CU_K_ATTN_STEP128, CU_K_ATTN_STEP256, CU_K_ATTN_STEP512, CU_K_ATTN_JOIN, CU_K_DELTA_STEP, /* fuse.h */

@@ -13,18 +13,54 @@ __device__ __forceinline__ float tap(const cu_conv &a, int at, int r0, int p0, i
     return pos < 0 ? 0 : ring[(size_t)(pos % a.taps) * a.width + ch];
 }
 
-/* y: row. */
+/* A thread takes a channel of CU_CONV_ROWS rows and keeps the rows before the next one in registers; 8 rows are on their way at a time. */
+template <int TAPS> __device__ __forceinline__ void conv_rows(const cu_conv &a, int ch, int first, int end)
+{
+    float w[TAPS], before[TAPS];
+#pragma unroll
+    for (int j = 0; j < TAPS; j++) w[j] = a.w[(size_t)ch * TAPS + j];
+    for (int r = first; r < end; r += 8) {
+        float x[8];
+#pragma unroll
+        for (int k = 0; k < 8; k++) x[k] = r + k < end ? a.x[(size_t)(r + k) * a.x_stride + ch] : 0;
+#pragma unroll
+        for (int k = 0; k < 8; k++) {
+            if (r + k >= end) break;
+            int r0 = a.step->run0[r + k];
+            if (r + k == first || r + k == r0) {
+                const float *ring = a.ring + (size_t)a.step->slot[r0] * a.ring_floats;
+#pragma unroll
+                for (int j = 0; j < TAPS - 1; j++) before[j] = tap(a, r + k - (TAPS - 1) + j, r0, a.step->pos[r0], ch, ring);
+            }
+            before[TAPS - 1] = x[k];
+            float acc = 0;
+#pragma unroll
+            for (int j = 0; j < TAPS; j++) acc = cb_fma(w[j], before[j], acc);
+            a.y[(size_t)(r + k) * a.y_stride + ch] = cb_siluf(acc);
+#pragma unroll
+            for (int j = 0; j + 1 < TAPS; j++) before[j] = before[j + 1];
+        }
+    }
+}
+
+/* y: CU_CONV_ROWS rows. */
 extern "C" __global__ void __launch_bounds__(256) k_conv(const __grid_constant__ cu_conv a)
 {
     pdl_trigger();
     pdl_wait();
-    int ch = blockIdx.x * 256 + threadIdx.x, r = blockIdx.y;
+    int ch = blockIdx.x * 256 + threadIdx.x, first = blockIdx.y * CU_CONV_ROWS, end = min(first + CU_CONV_ROWS, a.n_rows);
     if (ch >= a.width) return;
-    int r0 = a.step->run0[r], p0 = a.step->pos[r0];
-    const float *ring = a.ring + (size_t)a.step->slot[r] * a.ring_floats;
-    float acc = 0;
-    for (int j = 0; j < a.taps; j++) acc = cb_fma(a.w[(size_t)ch * a.taps + j], tap(a, r - (a.taps - 1) + j, r0, p0, ch, ring), acc);
-    a.y[(size_t)r * a.y_stride + ch] = cb_siluf(acc);
+    if (a.taps == 4) {
+        conv_rows<4>(a, ch, first, end);
+        return;
+    }
+    for (int r = first; r < end; r++) {
+        int r0 = a.step->run0[r], p0 = a.step->pos[r0];
+        const float *ring = a.ring + (size_t)a.step->slot[r] * a.ring_floats;
+        float acc = 0;
+        for (int j = 0; j < a.taps; j++) acc = cb_fma(a.w[(size_t)ch * a.taps + j], tap(a, r - (a.taps - 1) + j, r0, p0, ch, ring), acc);
+        a.y[(size_t)r * a.y_stride + ch] = cb_siluf(acc);
+    }
 }
 
 /* Rows for the next step; y: run. After k_conv: it reads what this overwrites. */

@@ -75,12 +75,69 @@ void cu_row_op_of(const cb_dev *d, int index, cu_row_op *r)
     }
 }
 
+/* Can k_rows_many do this op on rows of `width`? */
+static bool many_knows(const cb_dev *d, const cb_op *o, int width)
+{
+    const cb_value *out = &d->plan->values[o->out];
+    if (o->kind == CB_ROUTE) return true;
+    if (out->width != width) return false;
+    switch (o->kind) {
+    case CB_RMSNORM: return o->n[0] == 1 ? o->n[1] == width : o->n[1] == 64 || o->n[1] == 128 || o->n[1] == 256;
+    case CB_HADAMARD: return width % o->n[0] == 0;
+    case CB_GLU: case CB_ADD: case CB_ADD_GATED: case CB_SCALE: case CB_MOE_SUM: return true;
+    case CB_QUANT:
+        return out->group == 32 ? out->pack <= 2 : out->group == 64 ? out->pack <= 4 : out->group == 128 && (out->pack == 2 || out->pack == 4);
+    default: return false;
+    }
+}
+
+/* The width of the rows that the chain of ops works on when k_rows_many can run it, or 0. Each op reads what the one before made, or
+ * what other launches did. */
+static int many_width(const cb_dev *d, const int32_t *ops, int n)
+{
+    const cb_plan *p = d->plan;
+    int width = 0;
+    cb_val made = -1;
+    for (int i = 0; i < n && !width; i++)
+        if (p->ops[ops[i]].kind != CB_ROUTE && p->ops[ops[i]].out >= 0) width = p->values[p->ops[ops[i]].out].width;
+    if (!width || width % 256 || width > CU_MANY_WIDTH || width * 4 > d->max_shared - 8192 || n > CU_MANY_OPS) return 0;
+    for (int i = 0; i < n; i++) {
+        const cb_op *o = &p->ops[ops[i]];
+        if (o->out < 0 || !many_knows(d, o, width)) return 0;
+        for (int k = 0; k < CB_MAX_IN; k++)
+            for (int j = 0; j < i && o->in[k] >= 0 && o->in[k] != made; j++)
+                if (p->ops[ops[j]].out == o->in[k]) return 0;
+        if (o->kind != CB_QUANT && o->kind != CB_ROUTE) made = o->out;
+    }
+    return width;
+}
+
+static int rows_many(cb_dev *d, const int32_t *ops, const cu_launch *l, int n_rows, int width, cb_err *err)
+{
+    cu_rows_many a = {.step = d->step, .ops = l->table, .n_ops = l->n, .n_rows = n_rows, .width = width};
+    a.warps = width <= 1024 ? 1 : width <= 4096 ? 4 : 8;
+    int per_block = a.warps == 1 ? 4 : 1, threads = 32 * a.warps * per_block, shared = per_block * width * 4;
+    int fit = (d->max_shared - 4096) / (shared + 8192), most = 768 / threads, want = (n_rows + per_block - 1) / per_block;
+    int blocks = d->n_sm * (fit < 1 ? 1 : fit < most ? fit : most);
+    int rc = cu_kernel_launch(d, CU_K_ROWS_MANY, (unsigned)(blocks < want ? blocks : want), 1, 1, (unsigned)threads, (unsigned)shared, &a, err);
+    for (int i = 0; i < l->n && rc == 0; i++) {
+        if (d->plan->ops[ops[i]].kind != CB_ROUTE) continue;
+        a.ops = l->table + i;
+        rc = cu_kernel_launch(d, CU_K_ROUTE_MANY, (unsigned)(n_rows + 3) / 4, 1, 1, 128, 0, &a, err);
+    }
+    return rc;
+}
+
+enum { MANY_ROWS = 128 }; /* k_rows_many from here on: below, a thread block a row is sooner done */
+
 static int rows(cb_dev *d, const cu_schedule *s, const cu_launch *l, cb_err *err)
 {
     const cb_op *first = &d->plan->ops[s->order[l->first]];
     int n_rows = cu_n_rows(d, first->out >= 0 ? first->out : first->in[0]);
     cu_rows a = {.step = d->step, .ops = l->table, .n_ops = l->n};
     if (!n_rows) return 0;
+    int width = n_rows >= MANY_ROWS ? many_width(d, s->order + l->first, l->n) : 0;
+    if (width) return rows_many(d, s->order + l->first, l, n_rows, width, err);
     if (first->kind == CB_SOFTCAP) return cu_kernel_launch(d, CU_K_SOFTCAP, 64, (unsigned)n_rows, 1, 256, 0, &a, err);
     return cu_kernel_launch(d, CU_K_ROWS, (unsigned)n_rows, 1, 1, n_rows <= d->n_sm ? 1024 : 512, (unsigned)l->shared, &a, err);
 }
@@ -194,7 +251,7 @@ static int conv(cb_dev *d, int index, cb_err *err)
                  .ring_floats = (int64_t)d->rec_floats[o->n[0]], .x_stride = cu_stride(d, o->in[0]), .y_stride = cu_stride(d, o->out),
                  .width = d->plan->values[o->out].width, .taps = o->n[1], .n_rows = d->batch->n_rows, .n_runs = d->n_runs};
     unsigned gx = (unsigned)(a.width + 255) / 256;
-    int rc = cu_kernel_launch(d, CU_K_CONV, gx, (unsigned)a.n_rows, 1, 256, 0, &a, err);
+    int rc = cu_kernel_launch(d, CU_K_CONV, gx, (unsigned)(a.n_rows + CU_CONV_ROWS - 1) / CU_CONV_ROWS, 1, 256, 0, &a, err);
     return rc < 0 ? rc : cu_kernel_launch(d, CU_K_CONV_KEEP, gx, (unsigned)a.n_runs, 1, 256, 0, &a, err);
 }
 

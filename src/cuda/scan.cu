@@ -67,26 +67,52 @@ __device__ __forceinline__ void copy4(void *dst, const float *src)
     asm volatile("cp.async.ca.shared.global [%0],[%1],4;" ::"r"((uint32_t)__cvta_generic_to_shared(dst)), "l"(src) : "memory");
 }
 
-/* Copies of a chunk of CHUNK tokens from row r on: a warp takes every WARPS-th token. */
-template <int PER, int CHUNK> __device__ __forceinline__ void fetch(const cu_delta &a, token<PER> *to, int r, int r1, int head, int v0)
-{
-    int lane = threadIdx.x % 32, kh = head / (a.v_heads / a.k_heads);
-#pragma unroll
-    for (int i = threadIdx.x / 32; i < CHUNK; i += WARPS) {
-        if (r + i >= r1) break;
-        const float *u = a.u + (size_t)(r + i) * a.u_stride, *v = u + 2 * a.k_heads * a.dk + head * a.dv + v0;
-        token<PER> *t = to + i;
-        for (int j = lane; j < 8 * PER; j += 32) {
-            copy16(t->q + 4 * j, u + kh * a.dk + 4 * j);
-            copy16(t->k + 4 * j, u + (a.k_heads + kh) * a.dk + 4 * j);
-        }
-        if (lane < BLOCK_ROWS / 4) {
-            if (v0 + 4 * lane < a.dv) copy16(t->v + 4 * lane, v + 4 * lane);
-        } else if (lane == 30) copy4(&t->decay, a.a + (size_t)(r + i) * a.a_stride + head);
-        else if (lane == 31) copy4(&t->beta, a.b + (size_t)(r + i) * a.b_stride + head);
+/* A warp copies every WARPS-th token of a chunk, and a lane the same pieces of each: of q and k, and of v or the decay or beta. */
+template <int PER, int CHUNK> struct feeder {
+    const float *qk, *rest; /* of this warp's first token in the next chunk */
+    int64_t qk_stride, rest_stride, to_k;
+    int row, r1, at;        /* that token's row; where `rest` goes in a token, in floats, or -1 */
+    bool four;              /* rest is 4 bytes, not 16 */
+    __device__ __forceinline__ feeder(const cu_delta &a, int r0, int end, int head, int v0)
+    {
+        int lane = threadIdx.x % 32, kh = head / (a.v_heads / a.k_heads);
+        row = r0 + threadIdx.x / 32;
+        r1 = end;
+        const float *u = a.u + (size_t)row * a.u_stride;
+        qk = u + kh * a.dk + 4 * lane;
+        to_k = (int64_t)a.k_heads * a.dk;
+        qk_stride = rest_stride = a.u_stride;
+        four = lane >= 30;
+        at = lane < BLOCK_ROWS / 4 && v0 + 4 * lane < a.dv ? 64 * PER + 4 * lane : -1;
+        rest = u + 2 * a.k_heads * a.dk + head * a.dv + v0 + 4 * lane;
+        if (!four) return;
+        at = 64 * PER + BLOCK_ROWS + lane - 30; /* decay, beta */
+        rest_stride = lane == 30 ? a.a_stride : a.b_stride;
+        rest = (lane == 30 ? a.a : a.b) + (size_t)row * rest_stride + head;
     }
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
+    __device__ __forceinline__ void fetch(token<PER> *chunk)
+    {
+        int lane = threadIdx.x % 32;
+#pragma unroll
+        for (int i = 0; i < CHUNK / WARPS; i++) {
+            if (row < r1) {
+                float *t = (float *)(chunk + threadIdx.x / 32 + i * WARPS);
+#pragma unroll
+                for (int j = 0; j < 8 * PER; j += 32)
+                    if (8 * PER >= 32 || lane < 8 * PER) {
+                        copy16(t + 4 * (lane + j), qk + 4 * j);
+                        copy16(t + 32 * PER + 4 * (lane + j), qk + 4 * j + to_k);
+                    }
+                if (four) copy4(t + at, rest);
+                else if (at >= 0) copy16(t + at, rest);
+            }
+            row += WARPS;
+            qk += WARPS * qk_stride;
+            rest += WARPS * rest_stride;
+        }
+        asm volatile("cp.async.commit_group;" ::: "memory");
+    }
+};
 
 /* What one lane needs of a token. */
 template <int PER> struct part {
@@ -96,8 +122,8 @@ template <int PER> struct part {
     {
 #pragma unroll
         for (int p = 0; p < PER; p++) {
-            q[p] = *(const float4 *)(t.q + p * 4 * T + 4 * c);
             k[p] = *(const float4 *)(t.k + p * 4 * T + 4 * c);
+            q[p] = *(const float4 *)(t.q + p * 4 * T + 4 * c);
         }
 #pragma unroll
         for (int i = 0; i < ROWS; i++) v[i] = t.v[row + i];
@@ -109,107 +135,130 @@ template <int PER> struct part {
 /* Lanes c, c + 8, c + 16 and c + 24 of the tree: its levels 16 and 8. */
 __device__ __forceinline__ float upper(const float4 &t) { return (t.x + t.z) + (t.y + t.w); }
 
-/* Lane i of the T stores row i; n rows are there. */
-__device__ __forceinline__ void put_outputs(float *y, const float (&o)[ROWS], int c, int n)
-{
+/* A row of the state as one lane holds it. A token is two halves with a lane tree behind each; the tree of an output is finished beside
+ * the next token's first, so that only one tree's time is on the way from state to state. */
+template <int PER> struct state_row {
+    float4 s[PER];
+    float t, o;
+    __device__ __forceinline__ void first(const part<PER> &in)
+    {
+        float4 x = make_float4(0, 0, 0, 0);
 #pragma unroll
-    for (int i = 0; i < ROWS; i++)
-        if (c == i && i < n) y[i] = o[i];
-}
+        for (int p = 0; p < PER; p++) {
+            float4 &w = s[p];
+            w.x = w.x * in.decay, w.y = w.y * in.decay, w.z = w.z * in.decay, w.w = w.w * in.decay;
+            x.x = cb_fma(w.x, in.k[p].x, x.x);
+            x.y = cb_fma(w.y, in.k[p].y, x.y);
+            x.z = cb_fma(w.z, in.k[p].z, x.z);
+            x.w = cb_fma(w.w, in.k[p].w, x.w);
+        }
+        t = upper(x);
+    }
+    __device__ __forceinline__ void fold()
+    {
+#pragma unroll
+        for (int w = T / 2; w; w /= 2) {
+            t = t + __shfl_xor_sync(FULL, t, w);
+            o = o + __shfl_xor_sync(FULL, o, w);
+        }
+    }
+    __device__ __forceinline__ void second(const part<PER> &in, int i)
+    {
+        float d = in.beta * (in.v[i] - t);
+        float4 x = make_float4(0, 0, 0, 0);
+#pragma unroll
+        for (int p = 0; p < PER; p++) {
+            float4 &w = s[p];
+            w.x = cb_fma(d, in.k[p].x, w.x);
+            w.y = cb_fma(d, in.k[p].y, w.y);
+            w.z = cb_fma(d, in.k[p].z, w.z);
+            w.w = cb_fma(d, in.k[p].w, w.w);
+            x.x = cb_fma(w.x, in.q[p].x, x.x);
+            x.y = cb_fma(w.y, in.q[p].y, x.y);
+            x.z = cb_fma(w.z, in.q[p].z, x.z);
+            x.w = cb_fma(w.w, in.q[p].w, x.w);
+        }
+        o = upper(x);
+    }
+};
 
-/* x: BLOCK_ROWS rows of the state; y: value head; z: run. */
+/* x: BLOCK_ROWS rows of the state; y: value head; z: run. The second row of a lane is half a token behind the first: the trees of one stand
+ * among the products of the other. */
 template <int PER, int CHUNK> __device__ __forceinline__ void scan(const cu_delta &a, uint8_t *shared)
 {
-    static_assert(T == 8, "a float4 is the four lanes of the tree that a thread holds");
+    static_assert(T == 8 && ROWS == 2, "a float4 is the four lanes of the tree that a thread holds");
     static_assert(sizeof(token<PER>[STAGES][CHUNK]) <= SHARED, "room");
     auto ring = (token<PER> (*)[CHUNK])shared;
     int lane = threadIdx.x % 32, c = lane % T, head = blockIdx.y, r0 = a.step->run_row[blockIdx.z], v0 = blockIdx.x * BLOCK_ROWS;
     int r1 = a.step->run1[r0], mine = (threadIdx.x / T) * ROWS;
-    for (int s = 0; s < STAGES - 1; s++) fetch<PER, CHUNK>(a, ring[s], r0 + s * CHUNK, r1, head, v0);
+    feeder<PER, CHUNK> feed(a, r0, r1, head, v0);
+    for (int s = 0; s < STAGES - 1; s++) feed.fetch(ring[s]);
     float *S = a.state + (size_t)a.step->slot[r0] * a.state_floats + ((size_t)head * a.dv + v0 + mine) * a.dk;
-    bool fresh = a.step->pos[r0] == 0;
-    float4 s[ROWS][PER];
+    bool fresh = a.step->pos[r0] == 0, there[ROWS] = {v0 + mine < a.dv, v0 + mine + 1 < a.dv};
+    state_row<PER> A, B;
 #pragma unroll
-    for (int i = 0; i < ROWS; i++)
-#pragma unroll
-        for (int p = 0; p < PER; p++) {
-            const float *at = S + (size_t)i * a.dk + 32 * p + c;
-            s[i][p] = fresh || v0 + mine + i >= a.dv ? make_float4(0, 0, 0, 0) : make_float4(at[0], at[T], at[2 * T], at[3 * T]);
-        }
+    for (int p = 0; p < PER; p++) {
+        const float *at = S + 32 * p + c, *bt = at + a.dk;
+        A.s[p] = fresh || !there[0] ? make_float4(0, 0, 0, 0) : make_float4(at[0], at[T], at[2 * T], at[3 * T]);
+        B.s[p] = fresh || !there[1] ? make_float4(0, 0, 0, 0) : make_float4(bt[0], bt[T], bt[2 * T], bt[3 * T]);
+    }
     asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
     __syncthreads();
-    part<PER> now, next;
-    now.load(ring[0][0], c, mine);
-    float o[ROWS] = {}; /* of the token before; its tree is finished beside that of this one */
     float *y = a.y + (size_t)r0 * a.y_stride + head * a.dv + v0 + mine;
-    for (int r = r0, at = 0, stage = 0; r < r1; r++) {
-        float t[ROWS];
-#pragma unroll
-        for (int i = 0; i < ROWS; i++) {
-            float4 x = make_float4(0, 0, 0, 0);
-#pragma unroll
-            for (int p = 0; p < PER; p++) {
-                float4 &w = s[i][p];
-                w.x = w.x * now.decay, w.y = w.y * now.decay, w.z = w.z * now.decay, w.w = w.w * now.decay;
-                x.x = cb_fma(w.x, now.k[p].x, x.x);
-                x.y = cb_fma(w.y, now.k[p].y, x.y);
-                x.z = cb_fma(w.z, now.k[p].z, x.z);
-                x.w = cb_fma(w.w, now.k[p].w, x.w);
-            }
-            t[i] = upper(x);
-        }
-        if (++at == CHUNK) { /* the next token is the first of the next chunk */
+    bool put_a = c == 0 && there[0], put_b = c == 1 && there[1];
+    part<PER> in[2]; /* of this token and, until B is through with it, of the one before */
+    in[0].load(ring[0][0], c, mine);
+    A.o = B.o = 0;
+    int at = 0, stage = 0, n = r1 - r0;
+    auto next = [&](part<PER> &to) {
+        if (++at == CHUNK) { /* the first of the next chunk */
             at = 0;
             asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 3) : "memory");
             __syncthreads(); /* all have read this chunk's last token */
-            fetch<PER, CHUNK>(a, ring[(stage + STAGES - 1) % STAGES], r + 1 + (STAGES - 2) * CHUNK, r1, head, v0);
+            feed.fetch(ring[(stage + STAGES - 1) % STAGES]);
             stage = (stage + 1) % STAGES;
         }
-        next.load(ring[stage][at], c, mine);
-#pragma unroll
-        for (int w = T / 2; w; w /= 2)
-#pragma unroll
-            for (int i = 0; i < ROWS; i++) {
-                t[i] = t[i] + __shfl_xor_sync(FULL, t[i], w);
-                o[i] = o[i] + __shfl_xor_sync(FULL, o[i], w);
-            }
-        if (r > r0) {
-            put_outputs(y, o, c, a.dv - v0 - mine);
-            y += a.y_stride;
-        }
-#pragma unroll
-        for (int i = 0; i < ROWS; i++) {
-            float d = now.beta * (now.v[i] - t[i]);
-            float4 x = make_float4(0, 0, 0, 0);
-#pragma unroll
-            for (int p = 0; p < PER; p++) {
-                float4 &w = s[i][p];
-                w.x = cb_fma(d, now.k[p].x, w.x);
-                w.y = cb_fma(d, now.k[p].y, w.y);
-                w.z = cb_fma(d, now.k[p].z, w.z);
-                w.w = cb_fma(d, now.k[p].w, w.w);
-                x.x = cb_fma(w.x, now.q[p].x, x.x);
-                x.y = cb_fma(w.y, now.q[p].y, x.y);
-                x.z = cb_fma(w.z, now.q[p].z, x.z);
-                x.w = cb_fma(w.w, now.q[p].w, x.w);
-            }
-            o[i] = upper(x);
-        }
-        now = next;
+        to.load(ring[stage][at], c, mine);
+    };
+    auto begin = [&](part<PER> &now) {
+        B.first(now);
+        B.fold();
+        A.second(now, 0);
+    };
+    /* A token behind another, which B ends; the other's outputs are then ready, each after a fold. */
+    auto follow = [&](part<PER> &now, part<PER> &other) {
+        A.first(now);
+        A.fold();
+        B.second(other, 1);
+        if (put_a) y[0] = A.o;
+        next(other);
+        begin(now);
+        if (put_b) y[1] = B.o;
+        y += a.y_stride;
+    };
+    A.first(in[0]);
+    A.fold();
+    next(in[1]);
+    begin(in[0]);
+    int i = 1;
+    for (; i + 1 < n; i += 2) {
+        follow(in[1], in[0]);
+        follow(in[0], in[1]);
     }
+    if (i < n) {
+        follow(in[1], in[0]);
+        B.second(in[1], 1);
+    } else B.second(in[0], 1);
+    A.fold();
+    B.fold();
+    if (put_a) y[0] = A.o;
+    if (put_b) y[1] = B.o;
 #pragma unroll
-    for (int w = T / 2; w; w /= 2)
-#pragma unroll
-        for (int i = 0; i < ROWS; i++) o[i] = o[i] + __shfl_xor_sync(FULL, o[i], w);
-    put_outputs(y, o, c, a.dv - v0 - mine);
-#pragma unroll
-    for (int i = 0; i < ROWS; i++)
-#pragma unroll
-        for (int p = 0; p < PER; p++)
-            if (v0 + mine + i < a.dv) {
-                float *at = S + (size_t)i * a.dk + 32 * p + c;
-                at[0] = s[i][p].x, at[T] = s[i][p].y, at[2 * T] = s[i][p].z, at[3 * T] = s[i][p].w;
-            }
+    for (int p = 0; p < PER; p++) {
+        float *to = S + 32 * p + c, *bo = to + a.dk;
+        if (there[0]) to[0] = A.s[p].x, to[T] = A.s[p].y, to[2 * T] = A.s[p].z, to[3 * T] = A.s[p].w;
+        if (there[1]) bo[0] = B.s[p].x, bo[T] = B.s[p].y, bo[2 * T] = B.s[p].z, bo[3 * T] = B.s[p].w;
+    }
 }
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS) k_delta_scan(const __grid_constant__ cu_delta a)
