@@ -55,7 +55,7 @@ typedef struct cb_engine_opts {
     int n_threads;          /* 0: one per physical core */
     int ctx_size;           /* tokens per sequence; 0: the checkpoint's limit, reduced to what fits in memory */
     int max_sessions;       /* sequences open at once; 0: 1 */
-    int max_rows;           /* rows in one step, at most; 0: 512 */
+    int max_rows;           /* rows in one step, at most; 0: 512, on a GPU up to 8192 as memory allows */
     int max_snapshots;      /* states kept beside the sessions: snapshots, and prefixes for reuse; 0: none */
     int plan_only;          /* 1: nothing is loaded; for cb_engine_get_info, _plan_text and _get_memory alone */
     uint64_t memory_limit;  /* bytes for KV cache and scratch; 0: three quarters of what is free */

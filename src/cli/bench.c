@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { DEFAULT_CHUNK = 512, MAX_BATCH = 4000, MAX_DEPTH = 1 << 28 };
+enum { MAX_BATCH = 4000, MAX_DEPTH = 1 << 28 };
 
 /* ---- settings ---- */
 
@@ -84,7 +84,7 @@ static int read_settings(bench *b, cb_err *err)
     if (o->gen != INT64_MIN && (o->gen < 1 || o->gen > 100000)) return cb_fail(err, CB_EUSAGE, "--gen: 1 to 100000");
     if (o->repeats != INT64_MIN && (o->repeats < 1 || o->repeats > BENCH_MAX_REPEATS))
         return cb_fail(err, CB_EUSAGE, "--repeats: 1 to %d", BENCH_MAX_REPEATS);
-    b->chunk = o->prefill_chunk > 0 && o->prefill_chunk <= 65536 ? (int)o->prefill_chunk : DEFAULT_CHUNK;
+    b->chunk = o->prefill_chunk > 0 && o->prefill_chunk <= 65536 ? (int)o->prefill_chunk : 0;
     return make_cases(b, err);
 }
 
@@ -138,9 +138,11 @@ static int try_open(bench *b, int ctx, int batch, cb_err *err)
 {
     cli_opts o = *b->o;
     int rows = b->chunk > batch ? b->chunk : batch;
+    if (rows < BENCH_TAIL) rows = BENCH_TAIL;
+    if (!b->chunk && rows <= 512) rows = 0; /* the engine's choice */
     o.ctx_size = ctx;
     double start = cb_now();
-    int rc = cli_model_open(&b->m, &o, CLI_NEED_ENGINE, batch, rows < BENCH_TAIL ? BENCH_TAIL : rows, err);
+    int rc = cli_model_open(&b->m, &o, CLI_NEED_ENGINE, batch, rows, err);
     if (rc < 0) return rc;
     const cb_engine_info *in = &b->m.info;
     b->opens[b->n_opens++] = (bench_open){.seconds = cb_now() - start, .ctx_size = in->ctx_size, .max_sessions = in->max_sessions, .max_rows = in->max_rows,

@@ -40,7 +40,7 @@ typedef struct bench_probe {
 typedef struct bench {
     const cli_opts *o;
     cli_model m;
-    int gen, repeats, chunk;
+    int gen, repeats, chunk, used_chunk; /* chunk 0: the engine's choice */
     bench_case cases[BENCH_MAX_CASES];
     int n_cases;
     bench_open opens[BENCH_MAX_OPENS];

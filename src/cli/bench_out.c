@@ -76,7 +76,7 @@ static void print_head(const bench *b)
 {
     char a[32], s[32];
     printf("%s: %s, %s, %s of weights\n%s, %s, %d thread%s, %d-token chunks\n", b->o->args[0], b->family, b->arithmetic, cli_bytes(a, b->weight_bytes), b->device,
-           cb_version(), b->n_threads, b->n_threads > 1 ? "s" : "", b->chunk);
+           cb_version(), b->n_threads, b->n_threads > 1 ? "s" : "", b->used_chunk);
     for (int i = 0; i < b->n_opens; i++) {
         const bench_open *p = &b->opens[i];
         printf("load     %.2f s (%.2f GB/s), room for %d x %d tokens, state %s\n", p->seconds, (double)p->weight_bytes / p->seconds / 1e9, p->max_sessions,
@@ -253,7 +253,7 @@ json_t *bench_json(const bench *b)
     json_object_set_new(j, "machine", cli_machine_json());
     json_object_set_new(j, "model", json_pack("{s:o, s:s, s:I, s:I, s:i}", "name", cli_json_string(b->o->args[0], strlen(b->o->args[0])), "family", b->family,
                                               "parameters", (json_int_t)b->n_params, "weight_bytes", (json_int_t)b->weight_bytes, "ctx_trained", b->ctx_trained));
-    json_object_set_new(j, "settings", json_pack("{s:s, s:i, s:i, s:i, s:i, s:i, s:i}", "device", b->device, "threads", b->n_threads, "prefill_chunk", b->chunk, "gen",
+    json_object_set_new(j, "settings", json_pack("{s:s, s:i, s:i, s:i, s:i, s:i, s:i}", "device", b->device, "threads", b->n_threads, "prefill_chunk", b->used_chunk, "gen",
                                                  b->gen, "repeats", b->repeats, "tail", BENCH_TAIL, "warmup_steps", BENCH_WARMUP));
     json_object_set_new(j, "load", opens_json(b));
     json_object_set_new(j, "probe", probes_json(b));

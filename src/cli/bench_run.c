@@ -16,6 +16,7 @@ typedef struct runner {
     int n_seqs;
     cb_row *rows;      /* [max_rows] */
     int32_t *best;     /* [max_sessions] */
+    int chunk;         /* tokens of a prompt in one step */
 } runner;
 
 int bench_context(const bench *b, const bench_case *c)
@@ -50,7 +51,7 @@ static int fill(runner *r, int n, double *seconds, cb_err *err)
     double start = cb_now();
     int rc = 0;
     for (int at = 0; at < n && rc == 0;) {
-        int k = n - at < r->b->chunk ? n - at : r->b->chunk;
+        int k = n - at < r->chunk ? n - at : r->chunk;
         for (int i = 0; i < k; i++) r->rows[i] = (cb_row){r->base, token_of(r, 0, at + i), at + i == n - 1};
         if ((rc = interrupted(err)) == 0) rc = cb_step_best(r->e, r->rows, k, r->best, err);
         at += k;
@@ -63,9 +64,9 @@ static int fill(runner *r, int n, double *seconds, cb_err *err)
 static void prompt_cost(const runner *r, int n, cb_cost *out)
 {
     *out = (cb_cost){0};
-    for (int at = 0; at < n; at += r->b->chunk) {
+    for (int at = 0; at < n; at += r->chunk) {
         cb_cost c;
-        int k = n - at < r->b->chunk ? n - at : r->b->chunk;
+        int k = n - at < r->chunk ? n - at : r->chunk;
         cb_engine_cost(r->e, 1, k, at, at + k == n, &c);
         out->weight_bytes += c.weight_bytes;
         out->state_bytes += c.state_bytes;
@@ -211,7 +212,7 @@ static int run_all(runner *r, cb_err *err)
     double first = 0;
     int rc = 0;
     probe(b, r->e);
-    int warm = r->b->m.info.ctx_size < b->chunk ? r->b->m.info.ctx_size : b->chunk;
+    int warm = r->b->m.info.ctx_size < r->chunk ? r->b->m.info.ctx_size : r->chunk;
     rc = fill(r, warm, &first, err);
     b->opens[b->n_opens - 1].warmup_s = first;
     for (int i = 0; i < b->n_cases && rc == 0; i++) {
@@ -229,8 +230,9 @@ static int run_all(runner *r, cb_err *err)
 int bench_measure(bench *b, cb_err *err)
 {
     const cb_engine_info *in = &b->m.info;
-    runner r = {.b = b, .e = b->m.engine};
+    runner r = {.b = b, .e = b->m.engine, .chunk = b->chunk ? b->chunk : in->max_rows};
     int rc = 0;
+    b->used_chunk = r.chunk;
     r.rows = cb_alloc_array((size_t)in->max_rows, sizeof *r.rows);
     r.best = cb_alloc_array((size_t)in->max_sessions, sizeof *r.best);
     r.seqs = cb_alloc_array((size_t)in->max_sessions, sizeof *r.seqs);

@@ -137,7 +137,7 @@ int cmd_run(const cli_opts *o, cb_err *err)
     char *text = NULL;
     size_t n = 0;
     double t0 = cb_now();
-    int n_others = o->batch_with > 0 ? (int)o->batch_with : 0, chunk = o->prefill_chunk > 0 && o->prefill_chunk <= 4096 ? (int)o->prefill_chunk : 512;
+    int n_others = o->batch_with > 0 ? (int)o->batch_with : 0, chunk = o->prefill_chunk > 0 && o->prefill_chunk <= 65536 ? (int)o->prefill_chunk : n_others ? 512 : 0;
     bool hash_all = o->hash && !strcmp(o->hash, "all");
     int rc = check_flags(o, err);
     if (rc == 0) rc = find_prompt(o, &text, &n, err);

@@ -324,4 +324,4 @@ static uint64_t cuda_available(const cb_dev *d)
 
 const cb_backend cb_backend_cuda = {.name = "cuda", .open = cuda_open, .close = cuda_close, .load = cuda_load, .need = cuda_need,
                                     .prepare = cuda_prepare, .run = cu_run, .state_copy = cu_state_copy, .label = cuda_label,
-                                    .n_threads = cuda_n_threads, .available = cuda_available, .probe = cu_run_probe, .finds_best = true};
+                                    .n_threads = cuda_n_threads, .available = cuda_available, .probe = cu_run_probe, .finds_best = true, .rows = 8192};

@@ -11,6 +11,8 @@ typedef struct cb_backend_opts {
     int index;           /* which of several devices of this kind */
 } cb_backend_opts;
 
+enum { CB_DEFAULT_ROWS = 512 };
+
 /* Sizes fixed at prepare. */
 typedef struct cb_limits {
     int max_rows, max_sessions;
@@ -72,5 +74,6 @@ typedef struct cb_backend {
     /* Measures the device's rooflines. Allocates, and frees again. */
     int (*probe)(cb_dev *d, cb_probe *out, cb_err *err);
     bool finds_best; /* fills cb_batch.best; else only logits */
+    int rows;        /* of a step that it works best with; 0: CB_DEFAULT_ROWS */
 } cb_backend;
 #endif

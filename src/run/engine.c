@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { DEFAULT_MAX_ROWS = 512, MAX_MAX_ROWS = 1 << 16, MAX_SESSIONS = 4096, MAX_SNAPSHOTS = 4096, MIN_CTX = 64 };
+enum { MAX_MAX_ROWS = 1 << 16, MAX_SESSIONS = 4096, MAX_SNAPSHOTS = 4096, MIN_CTX = 64, ROWS_SHARE = 16 };
 
 const char *cb_version(void) { return "0.1.0"; }
 
@@ -102,10 +102,26 @@ static int largest_ctx(const cb_engine *e, cb_limits lim, int most, uint64_t hav
     return ctx < most ? ctx : most;
 }
 
+/* As many rows a step as the backend likes, while what they take beyond the default stays a small part of the memory, does not cost an
+ * asked-for context, and the sessions can fill them. */
+static int choose_rows(const cb_engine *e, cb_limits lim, int ctx, bool asked, uint64_t have)
+{
+    cb_mem mem;
+    int rows = e->backend->rows;
+    lim.max_rows = CB_DEFAULT_ROWS;
+    uint64_t least = need_at(e, &lim, ctx, &mem);
+    for (; rows > CB_DEFAULT_ROWS; rows /= 2) {
+        lim.max_rows = rows;
+        uint64_t need = need_at(e, &lim, ctx, &mem);
+        if (rows / 2 < (int64_t)ctx * lim.max_sessions && need != UINT64_MAX && need - least <= have / ROWS_SHARE && !(asked && need > have)) return rows;
+    }
+    return CB_DEFAULT_ROWS;
+}
+
 static int choose_sizes(cb_engine *e, const cb_engine_opts *o, cb_err *err)
 {
     uint64_t have = o->memory_limit ? o->memory_limit : e->backend->available(e->dev);
-    e->lim.max_rows = o->max_rows ? o->max_rows : DEFAULT_MAX_ROWS;
+    e->lim.max_rows = o->max_rows ? o->max_rows : CB_DEFAULT_ROWS;
     e->lim.max_sessions = o->max_sessions ? o->max_sessions : 1;
     if (e->lim.max_rows < 1 || e->lim.max_rows > MAX_MAX_ROWS)
         return cb_fail(err, CB_EUSAGE, "max_rows is %d, allowed are 1 to %d", e->lim.max_rows, MAX_MAX_ROWS);
@@ -119,6 +135,7 @@ static int choose_sizes(cb_engine *e, const cb_engine_opts *o, cb_err *err)
                        e->plan->ctx_trained);
     e->lim.n_slots = e->lim.max_sessions + e->max_snapshots;
     int want = o->ctx_size ? o->ctx_size : e->plan->ctx_trained;
+    if (!o->max_rows) e->lim.max_rows = choose_rows(e, e->lim, want, o->ctx_size, have);
     int fits = largest_ctx(e, e->lim, want, have);
     e->available = have;
     if (o->plan_only && fits < MIN_CTX) fits = want;
