@@ -84,8 +84,7 @@ template <int PER> struct delta_in {
     float q[PER], k[PER], v, decay, beta;
 };
 
-/* Prepared: q, k, a and b hold unit vectors, decay and beta already (k_delta_prepare). */
-template <int PER, bool PREPARED> __device__ __forceinline__ void delta_load(const cu_delta &a, int r, int head, int v0, int n_v, delta_in<PER> &in)
+template <int PER> __device__ __forceinline__ void delta_load(const cu_delta &a, int r, int head, int v0, int n_v, delta_in<PER> &in)
 {
     int lane = threadIdx.x % 32, kh = head / (a.v_heads / a.k_heads);
     const float *u = a.u + (size_t)r * a.u_stride;
@@ -98,7 +97,6 @@ template <int PER, bool PREPARED> __device__ __forceinline__ void delta_load(con
     in.v = lane / 4 < n_v ? u[2 * a.k_heads * a.dk + head * a.dv + v0 + lane / 4] : 0;
     in.decay = a.a[(size_t)r * a.a_stride + head];
     in.beta = a.b[(size_t)r * a.b_stride + head];
-    if (PREPARED) return;
     float qs = 0, ks = 0;
 #pragma unroll
     for (int j = 0; j < PER; j++)
@@ -118,7 +116,7 @@ template <int PER, bool PREPARED> __device__ __forceinline__ void delta_load(con
 
 /* One warp: 8 rows of the state of one value head, PER values of a row in each lane (dk = 32*PER). x: groups of DELTA_WARPS*8 rows
  * of the head; y: value head; z: run. */
-template <int PER, bool PREPARED> __device__ void delta(const cu_delta &a)
+template <int PER> __device__ void delta(const cu_delta &a)
 {
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, head = blockIdx.y, r0 = a.step->run_row[blockIdx.z];
     int v0 = (blockIdx.x * DELTA_WARPS + warp) * DELTA_ROWS;
@@ -126,15 +124,14 @@ template <int PER, bool PREPARED> __device__ void delta(const cu_delta &a)
     int r1 = a.step->run1[r0], n_v = a.dv - v0 < DELTA_ROWS ? a.dv - v0 : DELTA_ROWS;
     float *S = a.state + (size_t)a.step->slot[r0] * a.state_floats + ((size_t)head * a.dv + v0) * a.dk;
     bool fresh = a.step->pos[r0] == 0;
-    delta_in<PER> now, next;
-    delta_load<PER, PREPARED>(a, r0, head, v0, n_v, now);
+    delta_in<PER> now;
+    delta_load<PER>(a, r0, head, v0, n_v, now);
     float s[DELTA_ROWS][PER];
 #pragma unroll
     for (int i = 0; i < DELTA_ROWS; i++)
 #pragma unroll
         for (int j = 0; j < PER; j++) s[i][j] = fresh || i >= n_v || 32 * j + lane >= a.dk ? 0 : S[(size_t)i * a.dk + 32 * j + lane];
     for (int r = r0; r < r1; r++) {
-        if (PREPARED) delta_load<PER, PREPARED>(a, r + 1 < r1 ? r + 1 : r, head, v0, n_v, next);
         float t[8];
 #pragma unroll
         for (int i = 0; i < DELTA_ROWS; i++) {
@@ -158,8 +155,7 @@ template <int PER, bool PREPARED> __device__ void delta(const cu_delta &a)
         }
         float o = fold8(t, lane);
         if (lane % 4 == 0 && lane / 4 < n_v) a.y[(size_t)r * a.y_stride + head * a.dv + v0 + lane / 4] = o;
-        if (PREPARED) now = next;
-        else if (r + 1 < r1) delta_load<PER, PREPARED>(a, r + 1, head, v0, n_v, now);
+        if (r + 1 < r1) delta_load<PER>(a, r + 1, head, v0, n_v, now);
     }
 #pragma unroll
     for (int i = 0; i < DELTA_ROWS; i++)
@@ -168,18 +164,16 @@ template <int PER, bool PREPARED> __device__ void delta(const cu_delta &a)
             if (i < n_v && 32 * j + lane < a.dk) S[(size_t)i * a.dk + 32 * j + lane] = s[i][j];
 }
 
-template <bool PREPARED> __device__ __forceinline__ void delta_of(const cu_delta &a)
+/* Short runs, and dims that scan.cu does not take; it has long runs. */
+extern "C" __global__ void __launch_bounds__(32 * DELTA_WARPS) k_delta(const __grid_constant__ cu_delta a)
 {
     pdl_trigger();
     pdl_wait();
-    if (a.dk <= 32) delta<1, PREPARED>(a);
-    else if (a.dk <= 64) delta<2, PREPARED>(a);
-    else if (a.dk <= 128) delta<4, PREPARED>(a);
-    else delta<8, PREPARED>(a);
+    if (a.dk <= 32) delta<1>(a);
+    else if (a.dk <= 64) delta<2>(a);
+    else if (a.dk <= 128) delta<4>(a);
+    else delta<8>(a);
 }
-
-/* Single rows; and long runs, whose tokens k_delta_prepare has seen, since all but the recurrence is independent of it. */
-extern "C" __global__ void __launch_bounds__(32 * DELTA_WARPS) k_delta(const __grid_constant__ cu_delta a) { delta_of<false>(a); }
 
 /* ---- experts ---- */
 
