@@ -1,62 +1,93 @@
 /* linear_avx512.c: products of few rows (decode). Sixteen outputs at a time: each row of weights gives a vector of word
  * sums, sixteen such vectors are added up crosswise into vectors whose lane is the output, and the float chain then runs
- * for sixteen outputs at once in the defined order. Read linear_avx512.h first. */
+ * for sixteen outputs at once in the defined order. Read linear_avx512.h first. Which sixteen decides how fast the weights come
+ * from memory: see `streams`. */
 #include "kernels/linear_avx512.h"
 #include "kernels/kernels_c.h"
 
 enum { GEMM_ROWS = 5 }; /* from here on the panel pays; from 2 on where unpacking is dear */
 enum {
-    CHUNK = 16,  /* groups whose scales are transposed at a time; a multiple of the groups in a column */
-    AHEAD = 384, /* (half a row where that is less) bytes of a row fetched in advance: enough to set the hardware's own prefetch going in each of 16 rows */
-    SHORT = 640  /* rows with fewer bytes that do not fill whole lines are fetched a block ahead instead, as they lie */
+    CHUNK = 16,       /* groups whose scales are transposed at a time; a multiple of the groups in a column */
+    AHEAD = 384,      /* bytes of codes fetched in advance in each lane: enough to set the hardware's own prefetch going */
+    AHEAD_SCALES = 192
 };
 
-/* One block of 16 outputs. */
-typedef struct block {
-    const uint8_t *row[16];                                /* codes; rows past the last repeat it */
-    int64_t at[16];                                        /* index of their first scale */
-    const uint8_t *next_codes, *next_scales, *next_biases; /* the block after this one, to fetch; of the last: this one */
-    const uint8_t *end_codes;
-    int64_t ahead, row_bytes, skip; /* from the last bytes of a row to its successor in the next block: skip bytes */
-} block;
+/* Sixteen outputs at a time are rows far apart: lane l walks through rows of its own, from n0 + l*S up to where the next lane
+ * began, and so reads its codes and scales in one line from the first byte to the last. The hardware's prefetcher follows one
+ * such line in each page; sixteen neighbouring rows, several to a page, whose reads jump from row to row it does not follow. */
+typedef struct streams {
+    const uint8_t *row[16]; /* codes; a lane past its end stays on the last row, and its results are dropped */
+    int64_t at[16];         /* index of the row's first scale */
+    int64_t n[16];          /* the row */
+    int64_t n0, n1, S;      /* S steps */
+} streams;
 
-static void block_init(block *b, const cb_mm *mm, int64_t n, int64_t n1)
+static void streams_open(streams *b, const cb_mm *mm, int64_t n0, int64_t n1)
 {
-    size_t per = (size_t)mm->n_groups * cb_scale_size(mm->scale_type);
-    for (int r = 0; r < 16; r++) {
-        int64_t i = n + r < n1 ? n + r : n1 - 1;
-        b->row[r] = mm->codes + (size_t)i * mm->row_bytes;
-        b->at[r] = i * mm->n_groups;
+    int64_t S = (n1 - n0 + 15) / 16;
+    /* An even distance gives many lanes the same sets of the caches; of odd ones a power of two and one is the worst (measured). */
+    if (S >= 16) S |= S >= 256 ? 7 : 1;
+    *b = (streams){.n0 = n0, .n1 = n1, .S = S};
+    for (int l = 0; l < 16; l++) {
+        int64_t n = n0 + l * S < n1 ? n0 + l * S : n1 - 1;
+        b->n[l] = n;
+        b->row[l] = mm->codes + (size_t)n * mm->row_bytes;
+        b->at[l] = n * mm->n_groups;
     }
-    int64_t next = n + 16 < n1 ? n + 16 : n;
-    b->next_codes = mm->codes + (size_t)next * mm->row_bytes;
-    b->end_codes = mm->codes + (size_t)n1 * mm->row_bytes;
-    b->next_scales = mm->scales + (size_t)next * per;
-    b->next_biases = mm->biases ? mm->biases + (size_t)next * per : NULL;
-    b->row_bytes = (int64_t)mm->row_bytes;
-    b->ahead = b->row_bytes < 2 * AHEAD ? b->row_bytes / 128 * 64 : AHEAD;
-    b->skip = next > n ? 15 * b->row_bytes : -b->ahead;
+    for (int i = 0; i < AHEAD; i += 64) /* the first bytes of each lane; the rest is fetched on the way */
+        for (int l = 0; l < 16; l++) _mm_prefetch((const char *)b->row[l] + i, _MM_HINT_T0);
 }
 
-/* Where to fetch when byte `at` of a row is read, as an offset from the row. */
-static inline int64_t fetch_at(const block *b, int64_t at)
+/* The next step. Not inlined: it costs registers there. */
+static __attribute__((noinline)) void streams_next(streams *b, const cb_mm *mm)
 {
-    return at + b->ahead + (at + b->ahead < b->row_bytes ? 0 : b->skip);
+    for (int l = 0; l < 16; l++) {
+        int64_t more = b->n[l] + 1 < b->n1;
+        b->n[l] += more;
+        b->row[l] += (size_t)more * mm->row_bytes;
+        b->at[l] += more * mm->n_groups;
+    }
 }
 
-INLINE void prefetch(const uint8_t *p, int lines)
+/* Results wait here for sixteen steps and go out by the line: written one at a time, each of a lane's outputs would miss the
+ * first-level cache anew. */
+typedef struct results {
+    __m512i v[16]; /* [step % 16], lane = lane */
+} results;
+
+/* Steps i0..i0+n-1 (n <= 16) of row r of y. */
+static void results_store(results *y, const streams *b, const cb_mm *mm, int r, int64_t i0, int n)
 {
-    for (int i = 0; i < lines; i++) _mm_prefetch((const char *)p + 64 * i, _MM_HINT_T1);
+    __m512i t[16];
+    for (int i = n; i < 16; i++) y->v[i] = _mm512_setzero_si512();
+    transpose16(y->v, t);
+    for (int l = 0; l < 16; l++) {
+        int64_t at = b->n0 + l * b->S + i0, left = b->n1 - at;
+        if (left <= 0) break;
+        store_y(mm, r, at, cb_mask16(left < n ? left : n), _mm512_castsi512_ps(t[l]));
+    }
+}
+
+INLINE void results_add(results *kept, const streams *b, const cb_mm *mm, int r, int64_t i, __m512 y)
+{
+    kept->v[i % 16] = _mm512_castps_si512(y);
+    if (i % 16 == 15 || i + 1 == b->S) results_store(kept, b, mm, r, i / 16 * 16, (int)(i % 16) + 1);
+}
+
+/* Fetches the scales that stand a little after those at `at`. */
+INLINE void fetch_scales(const uint8_t *p, const int64_t *at, size_t size)
+{
+    for (int l = 0; l < 16; l++) _mm_prefetch((const char *)p + (size_t)at[l] * size + AHEAD_SCALES, _MM_HINT_T0);
 }
 
 /* M rows of x against 16 outputs; M and s are constants. */
-INLINE void gemv16(const cb_mm *mm, block *b, const cb_xrow *x, __m512 *y, cb_geom s, int M, const cb_odd *odd)
+INLINE void gemv16(const cb_mm *mm, const streams *b, const cb_xrow *x, __m512 *y, cb_geom s, int M, const cb_odd *odd)
 {
     float st[CHUNK * 16] __attribute__((aligned(64))), bt[CHUNK * 16] __attribute__((aligned(64)));
     const int gpc = geom_groups(s), step = geom_x_step(s), run = geom_x_run(s), lo = geom_x_lo(s);
     const int64_t bytes = column_bytes(s, mm->bits);
     const int G = mm->n_groups;
-    const bool in_row = b->row_bytes >= SHORT || (b->row_bytes % 64 == 0 && b->row_bytes >= 256);
+    const size_t size = cb_scale_size(mm->scale_type);
     int seg = 0;
     int64_t left = (int64_t)mm->row_bytes, at = 0;
     __m512 acc[4];
@@ -67,14 +98,13 @@ INLINE void gemv16(const cb_mm *mm, block *b, const cb_xrow *x, __m512 *y, cb_ge
         int64_t sc_at[16];
         for (int r = 0; r < 16; r++) sc_at[r] = b->at[r] + g0;
         scales_block(mm, mm->scales, sc_at, n_chunk, st, 16);
-        prefetch(b->next_scales, 8), b->next_scales += 512;
+        fetch_scales(mm->scales, sc_at, size);
         if (s.kind != KIND_FP4) {
             scales_block(mm, mm->biases, sc_at, n_chunk, bt, 16);
-            prefetch(b->next_biases, 8), b->next_biases += 512;
+            fetch_scales(mm->biases, sc_at, size);
         }
         for (int c = 0; c * gpc < n_chunk; c++, at += bytes, left -= bytes) {
             const bool full = left >= bytes;
-            const int64_t fetch = fetch_at(b, at);
             const int64_t x_at = (int64_t)(g0 / gpc + c) * step;
             __m512i f[4][4][4], D[4][16]; /* [m][quad][..], [m][group] */
             for (int q = 0; q < 4; q++) {
@@ -93,12 +123,7 @@ INLINE void gemv16(const cb_mm *mm, block *b, const cb_xrow *x, __m512 *y, cb_ge
                         d[m][i] = a;
                     }
                 }
-                if (in_row) {
-                    for (int i = 0; i < 4; i++) _mm_prefetch((const char *)b->row[4 * q + i] + fetch, _MM_HINT_T0);
-                } else {
-                    if (b->next_codes < b->end_codes) prefetch(b->next_codes, 4);
-                    b->next_codes += 256;
-                }
+                for (int i = 0; i < 4; i++) _mm_prefetch((const char *)b->row[4 * q + i] + at + AHEAD, _MM_HINT_T0);
                 for (int m = 0; m < M; m++) quad_sum(d[m], s.w, f[m][q]);
             }
             for (int m = 0; m < M; m++) finish_sum(f[m], s.w, D[m]);
@@ -124,14 +149,15 @@ INLINE void gemv_rows(const cb_mm *mm, int r, int64_t n0, int64_t n1, cb_geom s,
 {
     cb_xrow x[4];
     __m512 y[4];
+    results kept[4];
     cb_odd odd;
     if (s.kind == KIND_ODD) odd = odd_make(mm->bits);
     for (int m = 0; m < M; m++) x[m] = x_row_at(mm, r + m);
-    for (int64_t n = n0; n < n1; n += 16) {
-        block b;
-        block_init(&b, mm, n, n1);
+    streams b;
+    streams_open(&b, mm, n0, n1);
+    for (int64_t i = 0; i < b.S; i++, streams_next(&b, mm)) {
         gemv16(mm, &b, x, y, s, M, &odd);
-        for (int m = 0; m < M; m++) store_y(mm, r + m, n, cb_mask16(n1 - n), y[m]);
+        for (int m = 0; m < M; m++) results_add(&kept[m], &b, mm, r + m, i, y[m]);
     }
 }
 
@@ -157,10 +183,11 @@ static void gemv_planes(const cb_mm *mm, int64_t n0, int64_t n1)
     const int G = mm->n_groups;
     for (int r = 0; r < mm->n_rows; r++) {
         cb_xrow x = x_row_at(mm, r);
-        for (int64_t n = n0; n < n1; n += 16) {
+        results kept;
+        streams b;
+        streams_open(&b, mm, n0, n1);
+        for (int64_t step = 0; step < b.S; step++, streams_next(&b, mm)) {
             float st[CHUNK * 16] __attribute__((aligned(64)));
-            block b;
-            block_init(&b, mm, n, n1);
             int seg = 0;
             __m512 acc = _mm512_setzero_ps(), y = acc;
             close_segments(0, G, &seg, &acc, &y, 1);
@@ -169,17 +196,16 @@ static void gemv_planes(const cb_mm *mm, int64_t n0, int64_t n1)
                     int64_t sc_at[16];
                     for (int i = 0; i < 16; i++) sc_at[i] = b.at[i] + g;
                     scales_16(mm, mm->scales, CB_S_F32, sc_at, G - g < CHUNK ? G - g : CHUNK, st, 16);
-                    prefetch(b.next_scales, 16), b.next_scales += 1024;
+                    fetch_scales(mm->scales, sc_at, 4);
                 }
                 __m512i xh = _mm512_load_si512(x.planes + g * 128), xl = _mm512_load_si512(x.planes + g * 128 + 64);
                 __m512i fh[4][4], fl[4][4], h, l;
-                const int64_t fetch = fetch_at(&b, (int64_t)g * 128);
                 for (int q = 0; q < 4; q++) {
                     __m512i dh[4], dl[4], zero = _mm512_setzero_si512();
                     for (int i = 0; i < 4; i++) {
                         const uint8_t *p = b.row[4 * q + i] + (size_t)g * 128;
-                        _mm_prefetch((const char *)b.row[4 * q + i] + fetch, _MM_HINT_T0);
-                        _mm_prefetch((const char *)b.row[4 * q + i] + fetch + 64, _MM_HINT_T0);
+                        _mm_prefetch((const char *)p + AHEAD, _MM_HINT_T0);
+                        _mm_prefetch((const char *)p + AHEAD + 64, _MM_HINT_T0);
                         __m512i wh = _mm512_loadu_si512(p), wl = _mm512_loadu_si512(p + 64);
                         __m512i a = _mm512_slli_epi32(_mm512_dpbusd_epi32(zero, wh, xh), 8);
                         dh[i] = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(a, wh, xl), wl, xh);
@@ -193,7 +219,7 @@ static void gemv_planes(const cb_mm *mm, int64_t n0, int64_t n1)
                 acc = _mm512_fmadd_ps(_mm512_load_ps(st + g % CHUNK * 16), p, acc);
                 close_segments(g + 1, G, &seg, &acc, &y, 1);
             }
-            store_y(mm, r, n, cb_mask16(n1 - n), y);
+            results_add(&kept, &b, mm, r, step, y);
         }
     }
 }

@@ -189,9 +189,10 @@ INLINE __m512 scales_row(const uint8_t *p, cb_scale_type t, int64_t at, int n)
 /* scales_16 for at most four groups of a 16-bit type, where a transpose would be mostly empty: a gather takes two. */
 INLINE void scales_few(const uint8_t *p, const cb_scale_type T, const int64_t *at, int n, float *out, int step)
 {
-    int32_t off[16];
-    for (int r = 0; r < 16; r++) off[r] = (int32_t)(at[r] - at[0]) * 2;
-    const __m512i idx = _mm512_loadu_si512(off);
+    const __m512i first = _mm512_set1_epi64(at[0]);
+    const __m256i lo = _mm512_cvtepi64_epi32(_mm512_sub_epi64(_mm512_loadu_si512(at), first));
+    const __m256i hi = _mm512_cvtepi64_epi32(_mm512_sub_epi64(_mm512_loadu_si512(at + 8), first));
+    const __m512i idx = _mm512_slli_epi32(_mm512_inserti64x4(_mm512_castsi256_si512(lo), hi, 1), 1);
     for (int g = 0; g < n; g += 2) {
         /* a last odd one is the upper half of the pair before it: nothing past the end is read */
         const bool odd = g + 1 == n;
@@ -211,7 +212,7 @@ INLINE void scales_16(const cb_mm *mm, const uint8_t *p, const cb_scale_type T, 
                       int step)
 {
     const bool fp4 = mm->fmt == CB_FMT_FP4;
-    if ((T == CB_S_F16 || T == CB_S_BF16) && n <= 4 && !fp4 && at[0] + n > 1) {
+    if ((T == CB_S_F16 || T == CB_S_BF16) && n <= 4 && !fp4 && at[0] + n > 1 && at[15] - at[0] < 1 << 29) {
         scales_few(p, T, at, n, out, step);
         return;
     }

@@ -192,6 +192,24 @@ static void test_row_counts(void **state)
         }
 }
 
+/* Many outputs: a kernel may walk the rows in another order than they stand in, with rests of its own at the end. */
+static void test_many_outputs(void **state)
+{
+    (void)state;
+    static const lin base[] = {{CB_FMT_AFFINE, 4, 64, 128, 0, 0, CB_S_BF16, 0, 0, 0},
+                               {CB_FMT_AFFINE, 2, 128, 384, 0, 0, CB_S_F16, 0, 0, 0},
+                               {CB_FMT_FP4, 4, 32, 64, 0, 0, CB_S_E8M0, 0, 0, 0},
+                               {CB_FMT_PLANES, 8, 64, 64, 0, 0, CB_S_F32, 0, 0, 0}};
+    static const int outputs[] = {240, 241, 257, 256, 271, 512, 4080, 4081, 4096, 4097, 4111, 5000};
+    kt_rng r = kt_seed(145);
+    for (int b = 0; b < KT_COUNT(base); b++)
+        for (int i = 0; i < KT_COUNT(outputs); i++) {
+            lin c = base[b];
+            c.n = outputs[i], c.rows = 1 + i % 2 * kt_below(&r, 4), c.off = i & 7, c.add = i & 1, c.gather = i & 2;
+            check(&r, &c);
+        }
+}
+
 static void test_random(void **state)
 {
     (void)state;
@@ -224,6 +242,6 @@ int main(void)
         {"affine 5", test_affine, NULL, NULL, p[4]}, {"affine 6", test_affine, NULL, NULL, p[5]},
         {"affine 8", test_affine, NULL, NULL, p[6]}, cmocka_unit_test(test_fp4),
         cmocka_unit_test(test_planes),               cmocka_unit_test(test_row_counts),
-        cmocka_unit_test(test_random)};
+        cmocka_unit_test(test_many_outputs),         cmocka_unit_test(test_random)};
     return cmocka_run_group_tests_name("kernel/linear", tests, NULL, NULL);
 }
