@@ -130,6 +130,12 @@ $(TEST_BIN): $(B)/tests/%: $(B)/tests/%.o $(B)/libcambium.a
 	@$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) $(LDLIBS) -lcmocka
 .PRECIOUS: $(B)/%.o
 
+# An NVIDIA driver without a GPU, for tests of src/cuda's host code (tests/cuda/fake_cuda.h).
+FAKE_CUDA := $(if $(HAVE_CUDA),$(B)/tests/cuda/libcuda.so.1)
+$(B)/tests/cuda/%.o: CFLAGS += -isystem $(dir $(NVCC))../include
+$(B)/tests/cuda/libcuda.so.1: $(B)/tests/cuda/fake_cuda.o $(B)/tests/cuda/fake_kernels.o
+	@$(CC) -shared -Wl,-soname,libcuda.so.1 $(LDFLAGS) -o $@ $^
+
 # Speed of kernels and of models: docs/performance.md.
 .PHONY: kbench mbench synth
 kbench: $(B)/kbench
@@ -149,7 +155,7 @@ build/cuda/gemm_bench: tests/cuda/gemm_bench.cu $(wildcard tests/cuda/*.cuh test
 J = $(if $(findstring -j,$(MAKEFLAGS)),,-j2)
 
 .PHONY: tests test check-asan check-ubsan check-tsan check-valgrind check-aarch64 check-cuda fuzz fuzz-bins fuzz-run
-tests: $(TEST_BIN) $(FUZZ_BIN) $(B)/synth
+tests: $(TEST_BIN) $(FUZZ_BIN) $(B)/synth $(FAKE_CUDA)
 fuzz-bins: $(FUZZ_BIN)
 
 # Everything that needs no GPU and no download: the programs of this machine, then NEON under emulation where the tools are.

@@ -103,7 +103,8 @@ typedef struct cb_memory {
     int n_recurrent;        /* layers */
     uint64_t recurrent;
     uint64_t scratch;       /* activations of max_rows rows */
-    uint64_t total;         /* all but `weights` */
+    uint64_t total;         /* all but `weights` and `pinned` */
+    uint64_t pinned;        /* on a GPU: page-locked memory of the host, through which steps and results pass */
     uint64_t available;     /* what the device could give an engine when this one was opened, or memory_limit */
 } cb_memory;
 /* With this engine's sessions, snapshots and rows at a context of ctx_size tokens (0: its own). Errors: CB_EUSAGE. */

@@ -24,6 +24,7 @@ void memory_print(const cb_memory *m, const cb_engine_info *in)
     line("scratch", m->scratch, note);
     snprintf(note, sizeof note, "%s the files; there is room for %s", m->weight_copies >= m->weights ? "without" : "beside", cli_bytes(have, m->available));
     line("in all", m->total, note);
+    if (m->pinned) line("page-locked host memory", m->pinned, "beside it");
 }
 
 json_t *memory_json(const cb_memory *m, const cb_engine_info *in)
@@ -32,8 +33,8 @@ json_t *memory_json(const cb_memory *m, const cb_engine_info *in)
     for (int g = 0; g < m->n_groups; g++)
         json_array_append_new(kv, json_pack("{s:i, s:i, s:i, s:I}", "window", m->kv[g].window, "layers", m->kv[g].n_layers, "blocks", m->kv[g].n_blocks,
                                             "bytes", (json_int_t)m->kv[g].bytes));
-    return json_pack("{s:i, s:i, s:i, s:I, s:I, s:o, s:i, s:I, s:I, s:I, s:I}", "ctx_size", m->ctx_size, "sessions", in->max_sessions, "rows", in->max_rows,
+    return json_pack("{s:i, s:i, s:i, s:I, s:I, s:o, s:i, s:I, s:I, s:I, s:I, s:I}", "ctx_size", m->ctx_size, "sessions", in->max_sessions, "rows", in->max_rows,
                      "weights", (json_int_t)m->weights, "weight_copies", (json_int_t)m->weight_copies, "kv", kv, "recurrent_layers", m->n_recurrent,
                      "recurrent", (json_int_t)m->recurrent, "scratch", (json_int_t)m->scratch, "total", (json_int_t)m->total, "available",
-                     (json_int_t)m->available);
+                     (json_int_t)m->available, "pinned", (json_int_t)m->pinned);
 }

@@ -2,6 +2,7 @@
 #include "cuda/cuda.h"
 #include "cuda/backend.h"
 #include "cuda/lower.h"
+#include "base/sys.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -56,7 +57,8 @@ static int module_of(cb_dev *d, const unsigned char *image, CUmodule *out, cb_er
     while (m < d->n_modules && d->images[m] != image) m++;
     if (m == d->n_modules) {
         CUresult r = d->cu.cuModuleLoadData_(&d->modules[m], image);
-        if (r == CUDA_ERROR_NO_BINARY_FOR_GPU || r == CUDA_ERROR_UNSUPPORTED_PTX_VERSION)
+        if (r == CUDA_ERROR_NO_BINARY_FOR_GPU || r == CUDA_ERROR_UNSUPPORTED_PTX_VERSION || r == CUDA_ERROR_INVALID_PTX ||
+            r == CUDA_ERROR_JIT_COMPILER_NOT_FOUND || r == CUDA_ERROR_INVALID_SOURCE)
             return cb_fail(err, CB_ENODEV, "cuda: this build has no kernels for a GPU of compute capability %d.%d", d->cc / 10, d->cc % 10);
         if (r != CUDA_SUCCESS) return cu_fail(&d->cu, r, "loading kernels", err);
         d->images[d->n_modules++] = image;
@@ -95,14 +97,14 @@ static int load_kernels(cb_dev *d, cb_err *err)
 static int attribute(cb_dev *d, CUdevice_attribute a)
 {
     int v = 0;
-    d->cu.cuDeviceGetAttribute_(&v, a, d->device);
-    return v;
+    return d->cu.cuDeviceGetAttribute_(&v, a, d->device) == CUDA_SUCCESS ? v : 0;
 }
 
 static int open_device(cb_dev *d, int index, cb_err *err)
 {
     int n = 0;
     char name[96] = "";
+    snprintf(d->label, sizeof d->label, "cuda:%d", index);
     d->cu.cuDeviceGetCount_(&n);
     if (index < 0 || index >= n) return cb_fail(err, CB_ENODEV, "cuda:%d: there %s %d GPU%s", index, n == 1 ? "is" : "are", n, n == 1 ? "" : "s");
     CUresult r = d->cu.cuDeviceGet_(&d->device, index);
@@ -110,15 +112,17 @@ static int open_device(cb_dev *d, int index, cb_err *err)
     if (r == CUDA_SUCCESS) r = d->cu.cuCtxSetCurrent_(d->context);
     if (r == CUDA_SUCCESS) r = d->cu.cuStreamCreate_(&d->stream, CU_STREAM_NON_BLOCKING);
     if (r != CUDA_SUCCESS) {
-        cu_fail(&d->cu, r, "opening the GPU", err);
-        if (err) err->code = CB_ENODEV;
-        return CB_ENODEV;
+        cb_err why;
+        cu_fail(&d->cu, r, "opening the GPU", &why);
+        return cb_fail(err, CB_ENODEV, "%s", why.text);
     }
     int major = attribute(d, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR), minor = attribute(d, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
-    if (major < 8) return cb_fail(err, CB_ENODEV, "cuda:%d: compute capability %d.%d; needed is 8.0 or later", index, major, minor);
     d->n_sm = attribute(d, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
-    d->cc = 10 * major + minor;
     d->max_shared = attribute(d, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN);
+    if (!major || d->n_sm < 1 || d->max_shared < 48 << 10)
+        return cb_fail(err, CB_ENODEV, "cuda:%d: the driver says nothing of the GPU's properties", index);
+    if (major < 8) return cb_fail(err, CB_ENODEV, "cuda:%d: compute capability %d.%d; needed is 8.0 or later", index, major, minor);
+    d->cc = 10 * major + minor;
     d->pdl = major >= 9;
     d->cu.cuDeviceGetName_(name, sizeof name, d->device);
     snprintf(d->label, sizeof d->label, "cuda:%d %s", index, name);
@@ -170,6 +174,27 @@ static int cuda_load(cb_dev *d, const cb_plan *p, cb_progress_fn progress, void 
     return r == CUDA_SUCCESS ? cu_load(d, p, progress, ctx, err) : cu_fail(&d->cu, r, "the GPU", err);
 }
 
+/* ---- memory ---- */
+
+static double mib(uint64_t bytes) { return (double)bytes / 1048576; }
+
+int cu_alloc(cb_dev *d, CUdeviceptr *out, uint64_t bytes, const char *what, cb_err *err)
+{
+    size_t have = 0, all = 0;
+    CUresult r = d->cu.cuMemAlloc_(out, bytes ? bytes : 1);
+    if (r != CUDA_ERROR_OUT_OF_MEMORY) return r == CUDA_SUCCESS ? 0 : cu_fail(&d->cu, r, what, err);
+    d->cu.cuMemGetInfo_(&have, &all);
+    return cb_fail(err, CB_ENOMEM, "%.40s: not enough memory for %s: need %.1f MiB, have %.1f of %.1f MiB", d->label, what, mib(bytes), mib(have), mib(all));
+}
+
+int cu_alloc_pinned(cb_dev *d, void **out, uint64_t bytes, const char *what, cb_err *err)
+{
+    CUresult r = d->cu.cuMemHostAlloc_(out, bytes, 0);
+    if (r != CUDA_ERROR_OUT_OF_MEMORY) return r == CUDA_SUCCESS ? 0 : cu_fail(&d->cu, r, what, err);
+    return cb_fail(err, CB_ENOMEM, "%.40s: not enough page-locked host memory for %s: need %.1f MiB, have %.1f MiB of host memory", d->label, what,
+                   mib(bytes), mib(cb_memory_available()));
+}
+
 /* ---- sizes ---- */
 
 enum { LOGITS_BYTES = 512 << 20, PART_FLOATS = 32 << 20, OUT_BYTES = 32 << 20 };
@@ -182,6 +207,13 @@ static int logits_rows(const cb_plan *p, const cb_limits *lim)
 }
 
 static int table_stride(const cb_plan *p) { return (p->ctx_trained + CU_BLOCK - 1) / CU_BLOCK + 1; }
+
+static size_t tables_bytes(const cb_plan *p, const cb_limits *lim)
+{
+    return (size_t)CB_MAX_KV_GROUPS * (size_t)lim->max_sessions * (size_t)table_stride(p) * 4;
+}
+
+static size_t out_bytes(const cb_plan *p) { return (size_t)p->n_vocab * 4 > OUT_BYTES ? (size_t)p->n_vocab * 4 : OUT_BYTES; }
 
 static size_t step_bytes(const cb_limits *lim) { return sizeof(cu_step) + CB_MAX_KV_GROUPS * 8 + (size_t)lim->max_rows * 4 * 11; }
 
@@ -203,7 +235,7 @@ static uint64_t part_floats(const cb_plan *p, const cb_limits *lim)
 
 /* Where each part of the scratch begins; returns the size. */
 typedef struct parts {
-    uint64_t values, logits, part, sort_at, sort_tiles, remainders, best, step, tables;
+    uint64_t values, logits, part, sort_at, sort_tiles, remainders, best, step, tables, launches;
 } parts;
 
 static uint64_t lay_out(const cb_plan *p, const cb_limits *lim, parts *o)
@@ -219,7 +251,8 @@ static uint64_t lay_out(const cb_plan *p, const cb_limits *lim, parts *o)
     PART(remainders, (uint64_t)lim->max_rows * 8 + 16);
     PART(best, (uint64_t)lim->max_rows * 8);
     PART(step, step_bytes(lim));
-    PART(tables, (uint64_t)CB_MAX_KV_GROUPS * (uint64_t)lim->max_sessions * (uint64_t)table_stride(p) * 4);
+    PART(tables, tables_bytes(p, lim));
+    PART(launches, (uint64_t)p->n_ops * CU_N_SCHEDULES * sizeof(cu_row_op));
 #undef PART
     return at;
 }
@@ -244,11 +277,11 @@ static void cuda_need(const cb_plan *p, const cb_limits *lim, int n_threads, cb_
 {
     (void)n_threads;
     parts o;
-    *out = (cb_mem){.weights = cu_weight_need(p), .scratch = lay_out(p, lim, &o)};
+    *out = (cb_mem){.weights = cu_weight_need(p), .scratch = lay_out(p, lim, &o), .pinned = step_bytes(lim) + tables_bytes(p, lim) + out_bytes(p)};
     for (int i = 0; i < p->n_kv; i++) out->kv[p->kv[i].group] += kv_bytes(p, lim, i);
     for (int g = 0; g < CB_MAX_KV_GROUPS; g++) out->state += out->kv[g];
     for (int i = 0; i < p->n_rec; i++) out->recurrent += rec_bytes(p, lim, i);
-    out->state += out->recurrent;
+    out->state += out->recurrent + 256; /* the recurrent part begins at a multiple of 256 */
 }
 
 static int cuda_prepare(cb_dev *d, const cb_limits *lim, cb_err *err)
@@ -265,16 +298,16 @@ static int cuda_prepare(cb_dev *d, const cb_limits *lim, cb_err *err)
     if (!d->kv || !d->rec || !d->rec_floats) return cb_fail(err, CB_ENOMEM, "no memory");
     d->table_stride = table_stride(p);
     d->step_bytes = step_bytes(lim);
-    size_t tables = (size_t)CB_MAX_KV_GROUPS * (size_t)lim->max_sessions * (size_t)d->table_stride * 4, row = (size_t)p->n_vocab * 4;
-    d->out_bytes = row > OUT_BYTES ? row : OUT_BYTES;
+    d->out_bytes = out_bytes(p);
     CUresult r = d->cu.cuCtxSetCurrent_(d->context);
-    if (r == CUDA_SUCCESS) r = d->cu.cuMemAlloc_(&d->state_mem, need.state + 256);
-    if (r == CUDA_SUCCESS) r = d->cu.cuMemAlloc_(&d->scratch_mem, scratch);
-    if (r == CUDA_SUCCESS) r = d->cu.cuMemHostAlloc_((void **)&d->step_host, d->step_bytes, 0);
-    if (r == CUDA_SUCCESS) r = d->cu.cuMemHostAlloc_((void **)&d->tables_host, tables, 0);
-    if (r == CUDA_SUCCESS) r = d->cu.cuMemHostAlloc_(&d->out_host, d->out_bytes, 0);
-    if (r != CUDA_SUCCESS) return cu_fail(&d->cu, r, "memory for the KV cache and activations", err);
-    memset(d->tables_host, 0xff, tables);
+    int rc = r == CUDA_SUCCESS ? 0 : cu_fail(&d->cu, r, "the GPU", err);
+    if (rc == 0) rc = cu_alloc(d, &d->state_mem, need.state, "the state of sequences", err);
+    if (rc == 0) rc = cu_alloc(d, &d->scratch_mem, scratch, "activations and logits", err);
+    if (rc == 0) rc = cu_alloc_pinned(d, (void **)&d->step_host, d->step_bytes, "the rows of a step", err);
+    if (rc == 0) rc = cu_alloc_pinned(d, (void **)&d->tables_host, tables_bytes(p, lim), "block tables", err);
+    if (rc == 0) rc = cu_alloc_pinned(d, &d->out_host, d->out_bytes, "logits", err);
+    if (rc < 0) return rc;
+    memset(d->tables_host, 0xff, tables_bytes(p, lim));
     uint8_t *at = (uint8_t *)d->state_mem, *base = (uint8_t *)d->scratch_mem;
     for (int i = 0; i < p->n_kv; i++) {
         const cb_kv_state *s = &p->kv[i];
@@ -298,6 +331,7 @@ static int cuda_prepare(cb_dev *d, const cb_limits *lim, cb_err *err)
     d->best = (unsigned long long *)(base + o.best);
     d->step = (cu_step *)(base + o.step);
     d->tables = (CUdeviceptr)(uintptr_t)(base + o.tables);
+    d->row_tables = (CUdeviceptr)(uintptr_t)(base + o.launches);
     d->tile_rows = 16;
     d->wide_rows = CU_WIDE_QUERIES;
     for (int i = 0; i < p->n_ops; i++)

@@ -114,6 +114,9 @@ static inline int cu_n_rows(const cb_dev *d, cb_val v)
 }
 static inline int cu_stride(const cb_dev *d, cb_val v) { return (int)(d->plan->values[v].row_bytes / 4); }
 
+/* cuda.c: memory of the device, and page-locked memory of the host. Errors: CB_ENOMEM with need and have. */
+int cu_alloc(cb_dev *d, CUdeviceptr *out, uint64_t bytes, const char *what, cb_err *err);
+int cu_alloc_pinned(cb_dev *d, void **out, uint64_t bytes, const char *what, cb_err *err);
 /* load.c */
 int cu_load(cb_dev *d, const cb_plan *p, cb_progress_fn progress, void *ctx, cb_err *err);
 uint64_t cu_weight_need(const cb_plan *p);

@@ -3,6 +3,7 @@
 #define CB_CUDA_DRIVER_H
 #include "base/err.h"
 #include <cuda.h>
+#include <stdbool.h>
 
 /* Every function of the driver that is used; cuda.h maps a name to its current version. */
 #define CU_FUNCTIONS(X)                                                                                                        \
@@ -24,6 +25,8 @@ typedef struct cu_driver {
 /* Opens libcuda.so.1 and initialises it. CB_ENODEV with the reason: no driver, too old, no GPU. */
 int cu_driver_open(cu_driver *d, cb_err *err);
 void cu_driver_close(cu_driver *d);
+/* Has the context failed for good? Every later call on it, by any model of the process, gives the same error until all have closed. */
+bool cu_is_fatal(CUresult r);
 /* CB_ENOMEM for memory, else CB_EIO; `what` says what was tried. */
 int cu_fail(const cu_driver *d, CUresult r, const char *what, cb_err *err);
 #endif

@@ -96,7 +96,7 @@ typedef struct loader {
     uint8_t *stage[2];       /* pinned */
     CUevent sent[2];
     CUdeviceptr raw;         /* STAGE bytes on the device: floats before they are encoded */
-    CUdeviceptr bad;         /* int32 */
+    CUdeviceptr bad;         /* int32, behind it */
     int turn;
     uint64_t at;             /* next free byte of weight_mem */
     uint64_t done;
@@ -335,14 +335,14 @@ static int load_all(loader *L, const uint8_t *use)
 
 static int begin(loader *L)
 {
-    for (int i = 0; i < 2; i++) {
-        TRY(L->d->cu.cuMemHostAlloc_((void **)&L->stage[i], STAGE, 0), "pinned memory for loading");
-        TRY(L->d->cu.cuEventCreate_(&L->sent[i], CU_EVENT_DISABLE_TIMING), "loading weights");
-    }
-    TRY(L->d->cu.cuMemAlloc_(&L->raw, STAGE), "memory for loading");
-    TRY(L->d->cu.cuMemAlloc_(&L->bad, 4), "memory for loading");
-    TRY(L->d->cu.cuMemsetD8Async_(L->bad, 0, 4, L->d->stream), "loading weights");
-    TRY(L->d->cu.cuMemAlloc_(&L->d->weight_mem, L->d->weight_bytes ? L->d->weight_bytes : 1), "memory for the weights");
+    cb_dev *d = L->d;
+    int rc = cu_alloc(d, &d->weight_mem, d->weight_bytes, "the weights", L->err);
+    if (rc == 0) rc = cu_alloc(d, &L->raw, STAGE + ALIGN, "loading", L->err);
+    for (int i = 0; i < 2 && rc == 0; i++) rc = cu_alloc_pinned(d, (void **)&L->stage[i], STAGE, "loading", L->err);
+    if (rc < 0) return rc;
+    L->bad = L->raw + STAGE;
+    for (int i = 0; i < 2; i++) TRY(d->cu.cuEventCreate_(&L->sent[i], CU_EVENT_DISABLE_TIMING), "loading weights");
+    TRY(d->cu.cuMemsetD8Async_(L->bad, 0, 4, d->stream), "loading weights");
     return 0;
 }
 
@@ -364,12 +364,12 @@ int cu_load(cb_dev *d, const cb_plan *p, cb_progress_fn progress, void *ctx, cb_
     loader L = {.d = d, .progress = progress, .progress_ctx = ctx, .err = err};
     int rc = begin(&L);
     if (rc == 0) rc = load_all(&L, use);
+    if (rc < 0) d->cu.cuStreamSynchronize_(d->stream); /* nothing reads the buffers any more */
     for (int i = 0; i < 2; i++) {
         if (L.sent[i]) d->cu.cuEventDestroy_(L.sent[i]);
         if (L.stage[i]) d->cu.cuMemFreeHost_(L.stage[i]);
     }
     if (L.raw) d->cu.cuMemFree_(L.raw);
-    if (L.bad) d->cu.cuMemFree_(L.bad);
     cb_free(use);
     return rc;
 }

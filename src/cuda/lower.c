@@ -228,8 +228,8 @@ int cu_lower(cb_dev *d, cb_err *err)
     size_t n = (size_t)d->plan->n_ops, bytes = n * CU_N_SCHEDULES * sizeof(cu_row_op);
     cu_row_op *table = cb_alloc_array(n * CU_N_SCHEDULES, sizeof *table);
     if (!table) return cb_fail(err, CB_ENOMEM, "no memory for %zu launches", n);
-    CUresult r = d->cu.cuMemAlloc_(&d->row_tables, bytes);
-    int rc = r == CUDA_SUCCESS ? 0 : cu_fail(&d->cu, r, "memory for the launches", err);
+    CUresult r;
+    int rc = 0;
     for (int i = 0; i < CU_N_SCHEDULES && rc == 0; i++)
         rc = make(d, i, table + (size_t)i * n, d->row_tables + (size_t)i * n * sizeof *table, err);
     if (rc == 0 && (r = d->cu.cuMemcpyHtoDAsync_(d->row_tables, table, bytes, d->stream)) != CUDA_SUCCESS) rc = cu_fail(&d->cu, r, "the launches", err);
@@ -240,7 +240,6 @@ int cu_lower(cb_dev *d, cb_err *err)
 
 void cu_free_schedules(cb_dev *d)
 {
-    if (d->row_tables) d->cu.cuMemFree_(d->row_tables);
     for (int i = 0; i < CU_N_SCHEDULES; i++) {
         cb_free(d->schedules[i].order);
         cb_free(d->schedules[i].launches);

@@ -133,15 +133,14 @@ static int whole_step(cb_dev *d, cb_err *err)
 
 static int capture(cb_dev *d, CUgraphExec *out, cb_err *err)
 {
-    CUgraph g;
+    CUgraph g = NULL;
     TRY(d->cu.cuStreamBeginCapture_(d->stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), "graph capture");
     int rc = whole_step(d, err);
     CUresult r = d->cu.cuStreamEndCapture_(d->stream, &g);
-    if (rc < 0) return rc;
-    if (r != CUDA_SUCCESS) return cu_fail(&d->cu, r, "graph capture", err);
-    r = d->cu.cuGraphInstantiate_(out, g, 0);
-    d->cu.cuGraphDestroy_(g);
-    return r == CUDA_SUCCESS ? 0 : cu_fail(&d->cu, r, "graph instantiation", err);
+    if (rc == 0 && r != CUDA_SUCCESS) rc = cu_fail(&d->cu, r, "graph capture", err);
+    if (rc == 0 && (r = d->cu.cuGraphInstantiate_(out, g, 0)) != CUDA_SUCCESS) rc = cu_fail(&d->cu, r, "graph instantiation", err);
+    if (g) d->cu.cuGraphDestroy_(g);
+    return rc;
 }
 
 static int from_graph(cb_dev *d, cb_err *err)
@@ -152,8 +151,10 @@ static int from_graph(cb_dev *d, cb_err *err)
             g = &d->graphs[i];
     if (!g) {
         CUgraphExec exec;
-        int rc = capture(d, &exec, err);
-        if (rc < 0) return rc;
+        cb_err why;
+        int rc = capture(d, &exec, &why);
+        if (rc == CB_ENOMEM) return whole_step(d, err); /* the GPU is full: launched one by one the step still runs */
+        if (rc < 0) return cb_fail(err, rc, "%s", why.text);
         if (d->n_graphs < CU_MAX_GRAPHS) g = &d->graphs[d->n_graphs++];
         else {
             g = &d->graphs[d->next_graph++ % CU_MAX_GRAPHS];
@@ -307,9 +308,11 @@ static int run(cb_dev *d, cb_err *err)
     return rc < 0 || (b->best && b->n_wanted) ? rc : check(d, err);
 }
 
+static int is_lost(cb_err *err) { return cb_fail(err, CB_EIO, "cuda: the device failed in an earlier step; close the model and open it again"); }
+
 int cu_run(cb_dev *d, const cb_batch *b, cb_err *err)
 {
-    if (d->lost) return cb_fail(err, CB_EIO, "cuda: the device failed in an earlier step; open the model again");
+    if (d->lost) return is_lost(err);
     CUresult r = d->cu.cuCtxSetCurrent_(d->context);
     if (r != CUDA_SUCCESS) return cu_fail(&d->cu, r, "the device", err);
     d->batch = b;
@@ -321,6 +324,7 @@ int cu_run(cb_dev *d, const cb_batch *b, cb_err *err)
 int cu_state_copy(cb_dev *d, const cb_copy *ops, int n, cb_err *err)
 {
     const cb_plan *p = d->plan;
+    if (d->lost) return is_lost(err);
     TRY(d->cu.cuCtxSetCurrent_(d->context), "the device");
     for (int i = 0; i < n; i++) {
         size_t from = (size_t)ops[i].from, to = (size_t)ops[i].to;

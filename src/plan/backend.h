@@ -48,7 +48,8 @@ typedef struct cb_copy {
 
 typedef struct cb_mem {
     uint64_t weights, state, scratch; /* private bytes */
-    uint64_t kv[CB_MAX_KV_GROUPS], recurrent; /* what `state` consists of */
+    uint64_t kv[CB_MAX_KV_GROUPS], recurrent; /* what `state` consists of, up to its alignment */
+    uint64_t pinned;                  /* page-locked memory of the host, when those are a device's */
 } cb_mem;
 
 typedef struct cb_backend {

@@ -55,19 +55,13 @@ static int open_cuda(cb_engine *e, const cb_engine_opts *o, const char *device, 
     return rc;
 }
 
-static int choose_backend(cb_engine *e, const cb_engine_opts *o, cb_err *err)
+static int choose_backend(cb_engine *e, const cb_engine_opts *o, const char *device, cb_err *err)
 {
-    const char *device = o->device ? o->device : "auto";
     cb_backend_opts bo = {.n_threads = o->n_threads};
-    cb_err why = {0};
     if (!strncmp(device, "cuda", 4)) return open_cuda(e, o, device, err);
     if (!strncmp(device, "cpu:", 4)) bo.level = device + 4;
-    else if (strcmp(device, "cpu") && strcmp(device, "auto"))
+    else if (strcmp(device, "cpu"))
         return cb_fail(err, CB_EUSAGE, "device %.40s: unknown; use auto, cpu, cpu:c, cpu:avx2, cpu:avx512, cpu:neon or cuda", device);
-    if (!strcmp(device, "auto")) {
-        if (open_cuda(e, o, "cuda", &why) == 0) return 0;
-        snprintf(e->note, sizeof e->note, "%s", why.text);
-    }
     const cb_backend *b = cb_backend_find("cpu");
     int rc = b->open(&bo, &e->dev, err);
     if (rc == 0) e->backend = b;
@@ -173,6 +167,7 @@ int cb_engine_get_memory(const cb_engine *e, int ctx_size, cb_memory *out, cb_er
     for (int i = 0; i < p->n_ops; i++) out->n_recurrent += p->ops[i].kind == CB_DELTA;
     out->recurrent = mem.recurrent;
     out->scratch = mem.scratch;
+    out->pinned = mem.pinned;
     out->total = mem.weights + mem.state + mem.scratch;
     return 0;
 }
@@ -195,6 +190,31 @@ static int allocate(cb_engine *e, cb_err *err)
     return ok ? 0 : cb_fail(err, CB_ENOMEM, "no memory for %d rows and %d sessions", e->lim.max_rows, e->lim.max_sessions);
 }
 
+/* Opens the device, and unless only the plan is wanted gives it the model. */
+static int start(cb_engine *e, const cb_engine_opts *o, const char *device, cb_err *err)
+{
+    int rc = choose_backend(e, o, device, err);
+    if (rc == 0) rc = choose_sizes(e, o, err);
+    if (rc == 0 && !o->plan_only) rc = e->backend->load(e->dev, e->plan, o->progress, o->progress_ctx, err);
+    if (rc == 0 && !o->plan_only) rc = e->backend->prepare(e->dev, &e->lim, err);
+    return rc;
+}
+
+/* Device auto: a GPU, unless there is none that can be used, or it has no room for the model. */
+static int start_anywhere(cb_engine *e, const cb_engine_opts *o, cb_err *err)
+{
+    cb_err why = {0};
+    int rc = start(e, o, "cuda", &why);
+    if (rc == 0) return 0;
+    bool can_go_on = !e->backend || rc == CB_ENOMEM;
+    if (!can_go_on) return cb_fail(err, rc, "%s", why.text);
+    snprintf(e->note, sizeof e->note, "%s", why.text);
+    if (e->backend) e->backend->close(e->dev);
+    e->backend = NULL;
+    e->dev = NULL;
+    return start(e, o, "cpu", err);
+}
+
 int cb_engine_open(const char *dir, const cb_engine_opts *opts, cb_engine **out, cb_err *err)
 {
     static const cb_engine_opts defaults;
@@ -206,13 +226,8 @@ int cb_engine_open(const char *dir, const cb_engine_opts *opts, cb_engine **out,
     if (rc == 0 && !cb_family_find(e->config, err)) rc = CB_EFORMAT; /* said before gigabytes are mapped */
     if (rc == 0) rc = cb_weights_open(dir, &e->weights, err);
     if (rc == 0) rc = cb_model_plan(e->config, e->weights, &e->plan, err);
-    if (rc == 0) rc = choose_backend(e, o, err);
-    if (rc == 0) rc = choose_sizes(e, o, err);
-    if (o->plan_only) goto done;
-    if (rc == 0) rc = e->backend->load(e->dev, e->plan, o->progress, o->progress_ctx, err);
-    if (rc == 0) rc = e->backend->prepare(e->dev, &e->lim, err);
-    if (rc == 0) rc = allocate(e, err);
-done:
+    if (rc == 0) rc = !o->device || !strcmp(o->device, "auto") ? start_anywhere(e, o, err) : start(e, o, o->device, err);
+    if (rc == 0 && !o->plan_only) rc = allocate(e, err);
     if (rc < 0) cb_engine_close(e);
     else *out = e;
     return rc;
