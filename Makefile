@@ -137,11 +137,12 @@ $(B)/tests/cuda/libcuda.so.1: $(B)/tests/cuda/fake_cuda.o $(B)/tests/cuda/fake_k
 	@$(CC) -shared -Wl,-soname,libcuda.so.1 $(LDFLAGS) -o $@ $^
 
 # Speed of kernels and of models: docs/performance.md.
-.PHONY: kbench mbench synth
+.PHONY: kbench mbench resident synth
 kbench: $(B)/kbench
 mbench: $(B)/mbench
+resident: $(B)/resident
 synth: $(B)/synth
-$(B)/kbench $(B)/mbench $(B)/synth: $(B)/%: $(B)/tools/%.o $(B)/libcambium.a
+$(B)/kbench $(B)/mbench $(B)/resident $(B)/synth: $(B)/%: $(B)/tools/%.o $(B)/libcambium.a
 	@$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
 # The many-rows kernels, checked and timed on an NVIDIA GPU: build/cuda/gemm_bench [check] [time] [part of a kernel's name]...

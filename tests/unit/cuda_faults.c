@@ -382,6 +382,22 @@ static void test_lost(void **state)
     }
 }
 
+/* Times that the host waits for the GPU, launches a graph or sends and fetches something, in 8 single steps. */
+static uint64_t traffic(cb_engine *e)
+{
+    fake_counts a, b;
+    cb_session *s;
+    int32_t best = 1;
+    assert_int_equal(cb_session_open(e, &s, NULL), 0);
+    for (int i = 0; i < 10; i++) {
+        if (i == 2) fake.count(&a);
+        assert_int_equal(cb_step_best(e, &(cb_row){s, best, 1}, 1, &best, NULL), 0);
+    }
+    fake.count(&b);
+    cb_session_close(s);
+    return (b.n_sync - a.n_sync) * 1000000 + (b.n_graph_launch - a.n_graph_launch) * 10000 + (b.n_to_device - a.n_to_device) * 100 + b.n_to_host - a.n_to_host;
+}
+
 /* Loading and unloading again and again takes nothing away; models share no graph, stream or memory. */
 static void test_again(void **state)
 {
@@ -389,12 +405,17 @@ static void test_again(void **state)
     NEED_FAKE();
     cb_err err;
     fake.reset();
+    cb_engine *alone = te_open("tiny-gemma3-4bit", &gpu);
+    uint64_t steps_alone = traffic(alone);
+    assert_true(steps_alone / 1000000 == 8);
+    cb_engine_close(alone);
     for (int i = 0; i < 5; i++) {
         cb_engine *a = te_open("tiny-llama-4bit", &gpu), *b = te_open("tiny-gemma3-4bit", &gpu), *c = te_open("tiny-qwen35moe-4bit", &gpu);
         fake_counts n;
         fake.count(&n);
         assert_int_equal(n.contexts, 3);
         assert_int_equal(n.streams, 3);
+        assert_int_equal(traffic(b), steps_alone);
         if (work(a, &err) < 0 || work(c, &err) < 0 || work(b, &err) < 0) fail_msg("%s", err.text);
         cb_engine_close(i % 2 ? a : c);
         if (work(b, &err) < 0 || work(i % 2 ? c : a, &err) < 0) fail_msg("%s", err.text);
