@@ -56,6 +56,7 @@ static int module_of(cb_dev *d, const unsigned char *image, CUmodule *out, cb_er
     int m = 0;
     while (m < d->n_modules && d->images[m] != image) m++;
     if (m == d->n_modules) {
+        CB_ASSERT((size_t)m < sizeof d->modules / sizeof *d->modules);
         CUresult r = d->cu.cuModuleLoadData_(&d->modules[m], image);
         if (r == CUDA_ERROR_NO_BINARY_FOR_GPU || r == CUDA_ERROR_UNSUPPORTED_PTX_VERSION || r == CUDA_ERROR_INVALID_PTX ||
             r == CUDA_ERROR_JIT_COMPILER_NOT_FOUND || r == CUDA_ERROR_INVALID_SOURCE)

@@ -2,10 +2,13 @@
  * many, and op by op. Skipped by name where there is no GPU (or this build has no kernels). */
 #include "../support/engine.h"
 
-enum { N_TOKENS = 150 };
+enum { N_TOKENS = 150, SHORT_ROWS = 16 };
 
 /* CB_TEST_QUICK: under a sanitizer one chunking and one neighbourhood will do. */
 static bool quick(void) { return getenv("CB_TEST_QUICK") != NULL; }
+
+/* CB_TEST_SHORT: only test_short, for tools that make a kernel hundreds of times slower. */
+static bool only_short(void) { return getenv("CB_TEST_SHORT") != NULL; }
 
 static char names[TE_CHECKPOINTS][64];
 static uint64_t golden[TE_CHECKPOINTS];
@@ -24,11 +27,71 @@ static void find_checkpoints(void)
     else fail_msg("%s", err.text);
 }
 
-static void need_gpu(void)
+static void need_any_gpu(void)
 {
     if (!why[0]) return;
     print_message("no GPU: %s\n", why);
     skip();
+}
+
+static void need_gpu(void)
+{
+    if (only_short()) skip();
+    need_any_gpu();
+}
+
+/* A prompt in two steps, single rows of one sequence and of three (each twice: captured, then replayed), on the GPU and on the CPU: equal
+ * logits and equal best ids. */
+static void short_run(cb_engine *e, float *logits, int32_t *best)
+{
+    cb_engine_info info;
+    cb_engine_get_info(e, &info);
+    size_t n_vocab = (size_t)info.n_vocab, at = 0;
+    cb_session *s[3];
+    cb_row rows[24];
+    cb_err err = {0};
+    for (int k = 0; k < 3; k++) assert_int_equal(cb_session_open(e, &s[k], NULL), 0);
+    for (int step = 0; step < 2; step++) { /* 24 rows of three sequences, 5 more of the first */
+        int n = step ? 5 : 24, wanted = 0;
+        for (int i = 0; i < n; i++) rows[i] = (cb_row){s[step ? 0 : i / 8], te_token(1, 24 * step + i, info.n_vocab), i % 4 == 0};
+        for (int i = 0; i < n; i++) wanted += rows[i].want_logits;
+        if (cb_step(e, rows, n, logits + at * n_vocab, &err) < 0) fail_msg("%s", err.text);
+        at += (size_t)wanted;
+    }
+    for (int step = 0; step < 4; step++) {
+        int n = step < 2 ? 1 : 3;
+        for (int k = 0; k < n; k++) rows[k] = (cb_row){s[k], te_token(2, step + k, info.n_vocab), 1};
+        if (cb_step(e, rows, n, logits + at * n_vocab, &err) < 0) fail_msg("%s", err.text);
+        at += (size_t)n;
+    }
+    if (cb_step_best(e, &(cb_row){s[1], 3, 1}, 1, best, &err) < 0) fail_msg("%s", err.text);
+    assert_int_equal(at, SHORT_ROWS);
+    for (int k = 0; k < 3; k++) cb_session_close(s[k]);
+}
+
+static void test_short(void **state)
+{
+    (void)state;
+    need_any_gpu();
+    for (int i = 0; i < n_names; i++) {
+        cb_engine_opts o = {.device = "cuda", .ctx_size = 64, .max_rows = 24, .max_sessions = 3};
+        float *logits[2];
+        int32_t best[2];
+        size_t bytes = 0;
+        for (int k = 0; k < 2; k++) {
+            o.device = k ? "cpu" : "cuda";
+            cb_engine *e = te_open(names[i], &o);
+            cb_engine_info info;
+            cb_engine_get_info(e, &info);
+            bytes = (size_t)info.n_vocab * 4 * SHORT_ROWS;
+            logits[k] = malloc(bytes);
+            short_run(e, logits[k], &best[k]);
+            cb_engine_close(e);
+        }
+        if (memcmp(logits[0], logits[1], bytes) || best[0] != best[1]) fail_msg("%s: the GPU's logits are not the CPU's", names[i]);
+        free(logits[0]);
+        free(logits[1]);
+    }
 }
 
 static void test_chunks(void **state)
@@ -137,7 +200,7 @@ int main(void)
 {
     find_checkpoints();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_chunks), cmocka_unit_test(test_neighbours), cmocka_unit_test(test_two_models), cmocka_unit_test(test_no_gpu),
+        cmocka_unit_test(test_short), cmocka_unit_test(test_chunks), cmocka_unit_test(test_neighbours), cmocka_unit_test(test_two_models), cmocka_unit_test(test_no_gpu),
     };
     return cmocka_run_group_tests_name("op/cuda", tests, NULL, NULL);
 }
