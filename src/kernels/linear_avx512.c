@@ -38,7 +38,7 @@ static void streams_open(streams *b, const cb_mm *mm, int64_t n0, int64_t n1)
         for (int l = 0; l < 16; l++) _mm_prefetch((const char *)b->row[l] + i, _MM_HINT_T0);
 }
 
-/* The next step. Not inlined: it costs registers there. */
+/* The next step. Neither this nor results_add is inlined: they would cost registers in the loops. */
 static __attribute__((noinline)) void streams_next(streams *b, const cb_mm *mm)
 {
     for (int l = 0; l < 16; l++) {
@@ -68,7 +68,7 @@ static void results_store(results *y, const streams *b, const cb_mm *mm, int r, 
     }
 }
 
-INLINE void results_add(results *kept, const streams *b, const cb_mm *mm, int r, int64_t i, __m512 y)
+static __attribute__((noinline)) void results_add(results *kept, const streams *b, const cb_mm *mm, int r, int64_t i, __m512 y)
 {
     kept->v[i % 16] = _mm512_castps_si512(y);
     if (i % 16 == 15 || i + 1 == b->S) results_store(kept, b, mm, r, i / 16 * 16, (int)(i % 16) + 1);
