@@ -20,4 +20,9 @@ uint64_t cb_env_fault(const char *kind)
 }
 
 const char *cb_env_cpu(void) { return cb_env("CB_CPU"); }
+bool cb_env_cuda_decode(void)
+{
+    const char *v = cb_env("CB_CUDA_DECODE");
+    return v && !strcmp(v, "on");
+}
 const char *cb_env_cpu_copies(void) { return cb_env("CB_CPU_COPIES"); }

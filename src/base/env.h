@@ -1,6 +1,7 @@
 /* env.h: every environment variable that is read, in one file. An empty variable counts as unset. */
 #ifndef CB_BASE_ENV_H
 #define CB_BASE_ENV_H
+#include <stdbool.h>
 #include <stdint.h>
 
 /* The value, or NULL when unset or empty. Borrowed. */
@@ -11,4 +12,6 @@ uint64_t cb_env_fault(const char *kind);
 const char *cb_env_cpu(void);
 /* CB_CPU_COPIES=on|off: whether the CPU keeps float weights encoded; NULL when unset (it decides by size). */
 const char *cb_env_cpu_copies(void);
+/* CB_CUDA_DECODE=on: on steps of one row the GPU makes the input of products again in each of their thread blocks (cuda/decode.cu). */
+bool cb_env_cuda_decode(void);
 #endif

@@ -125,6 +125,39 @@ typedef struct cu_rows_many {
     int32_t warps;           /* that share a row: all of the block, or 1 */
 } cu_rows_many;
 
+/* Decode of one row: products with what makes their input in front (decode.cu). Values stand in shared memory, at places counted in
+ * floats. */
+
+/* y[s][n] (+)= sum over k of W[n][k] x[s][k] for the slots s of the row: one, or one for each of its experts. */
+typedef struct cu_part {
+    cu_weight w;
+    float *y;                /* slot s at y + s*y_stride */
+    const int32_t *experts;  /* [n_slots] in device memory, or NULL */
+    int32_t experts_local;   /* or their place in shared memory; -1: neither, the matrix has no experts */
+    int32_t x, dx, xs;       /* places of the planes, dx and X */
+    int32_t x_stride, dx_stride; /* from one slot to the next: bytes of planes, and floats of dx and X; 0: slots share the row's */
+    int32_t flag;            /* place of the remainder's flag, or -1 */
+    int32_t y_stride, n_slots, add;
+    int32_t n_tiles, block_tiles; /* tiles of 16 outputs, of all slots; of each thread block */
+    int32_t slot_tiles;           /* tiles of a slot */
+    uint32_t slot_inverse;        /* 2^32 / slot_tiles, rounded up */
+    int32_t seg_shift;            /* a warp takes 1 << seg_shift segments of a tile */
+} cu_part;
+
+/* ops: kinds of cb_op_kind, and CU_COPY_PLANES: planes of an earlier launch. `out` and u.q.planes are NULL where no other launch reads
+ * the result, else one thread block stores it. Of a CB_QUANT n[0] says whether it has remainders and out_local is the place of its
+ * planes, dx, X and flag. `stage` is a place for the input of ops that need it in shared memory, or -1: it is there. */
+enum { CU_COPY_PLANES = 1000 };
+typedef struct cu_decode {
+    cu_step *step;
+    const cu_row_op *ops;
+    int32_t n_ops, n_parts;
+    int32_t ring, stages;    /* weights on their way: place, and chunks of each warp */
+    int32_t red, pad;        /* place of partial sums */
+    int32_t block0[CU_MAX_PARTS + 1]; /* blocks block0[i] .. block0[i+1] work on part i */
+    cu_part part[CU_MAX_PARTS];
+} cu_decode;
+
 /* Attention. Tiles of up to 16 queries: `tile_rows` rows of one session times `heads_per_tile` query heads of one KV head. Block
  * results go to part when it is not NULL (blocks shared among thread blocks, merged by a second kernel), else to out. */
 typedef struct cu_attention {

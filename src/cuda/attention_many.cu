@@ -15,26 +15,6 @@ template <int DIM> struct room {
     static constexpr int SIZE = DQ + QUERIES * PARTS * 4;
 };
 
-__device__ __forceinline__ uint32_t at_shared(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
-__device__ __forceinline__ void copy16(uint32_t dst, const uint8_t *src)
-{
-    asm volatile("cp.async.cg.shared.global [%0],[%1],16;" ::"r"(dst), "l"(src) : "memory");
-}
-__device__ __forceinline__ void matrices(uint32_t (&v)[4], uint32_t p)
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3},[%4];" : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3]) : "r"(p));
-}
-/* Products that begin at 0. */
-__device__ __forceinline__ void first_s8s8(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
-{
-    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%10,%10,%10,%10};"
-                 : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(0));
-}
-__device__ __forceinline__ void first_u8s8(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
-{
-    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%10,%10,%10,%10};"
-                 : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(0));
-}
 __device__ __forceinline__ void more_s8s8(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) { mma_s8s8(c, a[0], a[1], a[2], a[3], b0, b1); }
 __device__ __forceinline__ void more_u8s8(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) { mma_u8s8(c, a[0], a[1], a[2], a[3], b0, b1); }
 
@@ -72,7 +52,7 @@ template <int DIM> __device__ __forceinline__ void fetch(const uint8_t *kv, uint
         copy16(to + plane + d * 64 + chunk_at<64>(q, d), kv + plane + n * 16);
     }
     if (threadIdx.x < R::SCALES / 16) copy16(to + 4 * R::HALF + threadIdx.x * 16, kv + 4 * R::HALF + threadIdx.x * 16);
-    asm volatile("cp.async.commit_group;" ::: "memory");
+    copies_end();
 }
 
 /* Quantises this warp's 16 queries. */
@@ -111,7 +91,7 @@ template <int DIM> __device__ __forceinline__ void scores(const uint8_t *shared,
     using R = room<DIM>;
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, r = lane >> 2, c = lane & 3;
     int query = 16 * warp + (lane & 15), key = permuted(lane >> 4, lane & 7);
-    uint32_t q_row = at_shared(shared + R::Q) + query * DIM, k_row = kv + key * DIM;
+    uint32_t q_row = address(shared + R::Q) + query * DIM, k_row = kv + key * DIM;
     const float *dq = (const float *)(shared + R::DQ) + (16 * warp + r) * R::PARTS;
     uint32_t dk = kv + 4 * R::HALF + 16 * c;
 #pragma unroll
@@ -138,11 +118,11 @@ template <int DIM> __device__ __forceinline__ void scores(const uint8_t *shared,
                 matrices(kl, at + R::HALF);
                 if (ks == 0) {
 #pragma unroll
-                    for (int t = 0; t < 2; t++) first_s8s8(mid[t], qh[0], kl[2 * t], kl[2 * t + 1]);
+                    for (int t = 0; t < 2; t++) mma_first_s8s8(mid[t], qh[0], kl[2 * t], kl[2 * t + 1]);
 #pragma unroll
-                    for (int t = 0; t < 2; t++) first_s8s8(hh[t], qh[0], kh[2 * t], kh[2 * t + 1]);
+                    for (int t = 0; t < 2; t++) mma_first_s8s8(hh[t], qh[0], kh[2 * t], kh[2 * t + 1]);
 #pragma unroll
-                    for (int t = 0; t < 2; t++) first_s8s8(ll[t], ql[0], kl[2 * t], kl[2 * t + 1]);
+                    for (int t = 0; t < 2; t++) mma_first_s8s8(ll[t], ql[0], kl[2 * t], kl[2 * t + 1]);
                 } else {
 #pragma unroll
                     for (int t = 0; t < 2; t++) more_s8s8(mid[t], qh[1], kl[2 * t], kl[2 * t + 1]);
@@ -154,8 +134,8 @@ template <int DIM> __device__ __forceinline__ void scores(const uint8_t *shared,
 #pragma unroll
                 for (int t = 0; t < 2; t++) more_s8s8(mid[t], ql[ks], kh[2 * t], kh[2 * t + 1]);
             }
-            float d[4];
-            asm volatile("ld.shared.v4.f32 {%0,%1,%2,%3},[%4];" : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3]) : "r"(dk + (g * CU_BLOCK + 16 * j) * 4));
+            float4 d4 = lds_float4(dk + (g * CU_BLOCK + 16 * j) * 4);
+            const float d[4] = {d4.x, d4.y, d4.z, d4.w};
 #pragma unroll
             for (int t = 0; t < 2; t++)
 #pragma unroll
@@ -203,8 +183,8 @@ template <bool ALL> __device__ __forceinline__ void weights(softmax &x, float (&
     float l = (v[0] + v[2]) + (v[1] + v[3]), wm = 0;
 #pragma unroll
     for (int j = 0; j < 4; j++) {
-        float d[4];
-        asm volatile("ld.shared.v4.f32 {%0,%1,%2,%3},[%4];" : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3]) : "r"(dv + 16 * c + 64 * j));
+        float4 d4 = lds_float4(dv + 16 * c + 64 * j);
+        const float d[4] = {d4.x, d4.y, d4.z, d4.w};
 #pragma unroll
         for (int u = 0; u < 4; u++) {
             float w = at(j, u) * d[u];
@@ -258,14 +238,14 @@ template <int DIM> __device__ __forceinline__ void values(const softmax &x, cons
         const uint32_t (&h)[2][4] = vh[n / 2 & 1], (&l)[2][4] = vl[n / 2 & 1];
         int hh[2][4], mid[2][4], ll[2][4];
 #pragma unroll
-        for (int t = 0; t < 2; t++) first_u8s8(mid[t], wh[0], l[t][0], l[t][1]);
+        for (int t = 0; t < 2; t++) mma_first_u8s8(mid[t], wh[0], l[t][0], l[t][1]);
 #pragma unroll
-        for (int t = 0; t < 2; t++) first_u8s8(hh[t], wh[0], h[t][0], h[t][1]);
+        for (int t = 0; t < 2; t++) mma_first_u8s8(hh[t], wh[0], h[t][0], h[t][1]);
         if (n + 2 < DIM / 8) load(n + 2);
 #pragma unroll
         for (int t = 0; t < 2; t++) more_u8s8(mid[t], wl[0], h[t][0], h[t][1]);
 #pragma unroll
-        for (int t = 0; t < 2; t++) first_u8s8(ll[t], wl[0], l[t][0], l[t][1]);
+        for (int t = 0; t < 2; t++) mma_first_u8s8(ll[t], wl[0], l[t][0], l[t][1]);
 #pragma unroll
         for (int t = 0; t < 2; t++) more_u8s8(mid[t], wh[1], l[t][2], l[t][3]);
 #pragma unroll
@@ -297,7 +277,7 @@ template <int DIM> __device__ __forceinline__ void attend(const cu_attention &a,
     const int32_t *pos = a.step->pos + t.row0, *table = a.step->tables[a.kv.group] + (size_t)a.step->slot[t.row0] * a.step->table_stride;
     int p0 = pos[0], p1 = pos[t.n_rows - 1], b0 = window && p0 - window + 1 > 0 ? (p0 - window + 1) / CU_BLOCK : 0, b1 = p1 / CU_BLOCK + 1;
     auto block_at = [&](int b) { return a.kv.base + ((size_t)b * a.kv.n_heads + t.kv_head) * a.kv.head_bytes; };
-    uint32_t kv[2] = {at_shared(shared), at_shared(shared) + R::KV};
+    uint32_t kv[2] = {address(shared), address(shared) + R::KV};
     fetch<DIM>(block_at(table[b0]), kv[0]);
     int ahead = table[b0 + 1 < b1 ? b0 + 1 : b0];
     load_queries<DIM>(a, t, shared);
@@ -318,7 +298,7 @@ template <int DIM> __device__ __forceinline__ void attend(const cu_attention &a,
     for (int n = 0; n < DIM / 8; n++) O[n][0] = O[n][1] = O[n][2] = O[n][3] = 0;
 
     for (int block = b0, turn = 0; block < b1; block++, turn ^= 1) {
-        asm volatile("cp.async.wait_group 0;" ::: "memory");
+        copies_wait<0>();
         __syncthreads();
         if (block + 1 < b1) fetch<DIM>(block_at(ahead), kv[turn ^ 1]);
         if (block + 2 < b1) ahead = table[block + 2];

@@ -4,25 +4,11 @@
 #define CB_CUDA_COMMON_CUH
 #include "kernels/num.h"
 #include "cuda/abi.h"
+#include "cuda/ptx.cuh"
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
 #define FULL 0xffffffffu
-
-/* Every kernel begins with these two: the next kernel of the stream may be set up at once, and nothing that an earlier one wrote is
- * touched before pdl_wait(). Weights may be read before it. */
-__device__ __forceinline__ void pdl_trigger()
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;");
-#endif
-}
-__device__ __forceinline__ void pdl_wait()
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
 
 /* The lane tree: a warp's lane j holds lane j; lane 0 gets the sum, all lanes return it. */
 __device__ __forceinline__ float lane_fold(float v)
@@ -87,16 +73,6 @@ __device__ __forceinline__ float load_scale(const uint8_t *p, int type, int64_t 
     }
 }
 
-__device__ __forceinline__ void mma_u8s8(int (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1)
-{
-    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
-                 : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-__device__ __forceinline__ void mma_s8s8(int (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1)
-{
-    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
-                 : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
 /* 65536*hh + 256*mid + ll, exact, rounded once. */
 __device__ __forceinline__ float planes_to_f32(int hh, int mid, int ll)
 {

@@ -1,13 +1,14 @@
 /* cuda.c: opens a GPU, gives memory to a plan, and takes it back. */
 #include "cuda/cuda.h"
 #include "cuda/backend.h"
+#include "base/env.h"
 #include "cuda/lower.h"
 #include "base/sys.h"
 #include <stdio.h>
 #include <string.h>
 
 /* The embedded kernels (Makefile: one fatbin a .cu file). */
-extern const unsigned char cb_fatbin_rows[], cb_fatbin_rows_many[], cb_fatbin_gemv[], cb_fatbin_attention[], cb_fatbin_attention_many[];
+extern const unsigned char cb_fatbin_rows[], cb_fatbin_rows_many[], cb_fatbin_decode[], cb_fatbin_gemv[], cb_fatbin_attention[], cb_fatbin_attention_many[];
 extern const unsigned char cb_fatbin_hybrid[], cb_fatbin_scan[], cb_fatbin_tools[], cb_fatbin_attn_step[], cb_fatbin_delta_step[];
 extern const unsigned char cb_fatbin_gemm[], cb_fatbin_gemm_sm90[];
 
@@ -21,6 +22,10 @@ static const struct kernel_entry {
     [CU_K_ROWS_MANY] = {cb_fatbin_rows_many, "k_rows_many", CU_MANY_WIDTH * 4},
     [CU_K_ROUTE_MANY] = {cb_fatbin_rows_many, "k_route_many", 0},
     [CU_K_SOFTCAP] = {cb_fatbin_rows, "k_softcap", 0},
+    [CU_K_DECODE] = {cb_fatbin_decode, "k_decode", CU_ROW_SHARED},
+    [CU_K_DECODE_4G64] = {cb_fatbin_decode, "k_decode_4g64", CU_ROW_SHARED},
+    [CU_K_DECODE_4G32] = {cb_fatbin_decode, "k_decode_4g32", CU_ROW_SHARED},
+    [CU_K_DECODE_2G128] = {cb_fatbin_decode, "k_decode_2g128", CU_ROW_SHARED},
     [CU_K_GEMV4] = {cb_fatbin_gemv, "k_gemv4", 0},
     [CU_K_GEMV8] = {cb_fatbin_gemv, "k_gemv8", 0},
     [CU_K_ATTN] = {cb_fatbin_attention, "k_attn", 16 * 512 * 4},
@@ -75,6 +80,8 @@ static int load_kernel(cb_dev *d, const unsigned char *image, const char *name, 
     if (rc < 0) return rc;
     CUresult r = d->cu.cuModuleGetFunction_(out, m, name);
     if (r == CUDA_SUCCESS && shared) r = d->cu.cuFuncSetAttribute_(*out, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared);
+    /* The same division of the L1 cache for all: a multiprocessor must be idle to change it, and launches could not overlap. */
+    if (r == CUDA_SUCCESS && d->decode) r = d->cu.cuFuncSetAttribute_(*out, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, CU_SHAREDMEM_CARVEOUT_MAX_SHARED);
     return r == CUDA_SUCCESS ? 0 : cu_fail(&d->cu, r, name, err);
 }
 
@@ -125,6 +132,7 @@ static int open_device(cb_dev *d, int index, cb_err *err)
     if (major < 8) return cb_fail(err, CB_ENODEV, "cuda:%d: compute capability %d.%d; needed is 8.0 or later", index, major, minor);
     d->cc = 10 * major + minor;
     d->pdl = major >= 9;
+    d->decode = cb_env_cuda_decode();
     d->cu.cuDeviceGetName_(name, sizeof name, d->device);
     snprintf(d->label, sizeof d->label, "cuda:%d %s", index, name);
     return load_kernels(d, err);

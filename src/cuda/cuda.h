@@ -11,6 +11,7 @@
 /* Kernels by name; the order is that of the table in cuda.c. */
 typedef enum cu_kernel {
     CU_K_ROWS, CU_K_ROWS_MANY, CU_K_ROUTE_MANY, CU_K_SOFTCAP,
+    CU_K_DECODE, CU_K_DECODE_4G64, CU_K_DECODE_4G32, CU_K_DECODE_2G128, /* of any format, and of one */
     CU_K_GEMV4, CU_K_GEMV8, /* up to 4 and up to 8 rows a tile */
     CU_K_ATTN, CU_K_ATTN_SPLIT, CU_K_ATTN_MERGE, CU_K_ATTN_MANY64, CU_K_ATTN_MANY128, CU_K_ATTN_MANY256,
     CU_K_ATTN_STEP64, CU_K_ATTN_STEP128, CU_K_ATTN_STEP256, CU_K_ATTN_STEP512, CU_K_ATTN_JOIN, CU_K_DELTA_STEP, /* fuse.h */
@@ -23,14 +24,18 @@ typedef enum cu_kernel {
 typedef struct cu_launch {
     int first, n;            /* schedule->order[first .. first+n) are plan op indexes */
     const cu_row_op *table;  /* row-wise ops: their list on the device */
-    int32_t shared;          /* and the shared memory they take, bytes */
+    int32_t shared;          /* the shared memory it takes, bytes */
     int32_t anchor;          /* of a fused pattern (fuse.h); -1: none */
+    const cu_decode *decode; /* a launch of one of the k_decode: its arguments */
+    cu_kernel kernel;        /* and which */
+    bool wanted;             /* works on wanted rows */
 } cu_launch;
 
 /* The plan as launches. */
 typedef struct cu_schedule {
     int32_t *order;          /* [plan->n_ops] */
     cu_launch *launches;
+    cu_decode *decode;       /* [plan->n_ops], of steps of one row */
     int n_launches, first_wanted; /* launches from first_wanted on work on wanted rows */
 } cu_schedule;
 
@@ -57,6 +62,7 @@ struct cb_dev {
     CUfunction kernel[CU_N_KERNELS], gemm[CU_GEMMS]; /* gemm: NULL where the device cannot run it */
     char label[128];
     int n_sm, cc, max_shared; /* multiprocessors, compute capability times 10, shared memory of a block */
+    bool decode;             /* steps of one row by the launches of decode.c */
     bool pdl;                /* programmatic dependent launch: sm_90 and later */
     cb_pool *pool;           /* copies weights out of the page cache */
 
@@ -132,6 +138,8 @@ int cu_lower(cb_dev *d, cb_err *err);
 void cu_free_schedules(cb_dev *d);
 /* launch.c: one launch (attention and convolution may take two). */
 int cu_launch_ops(cb_dev *d, const cu_schedule *s, const cu_launch *l, cb_err *err);
+/* Planes of all rows of value v. */
+cu_planes cu_planes_of(const cb_dev *d, cb_val v);
 /* Fills a row-wise op but for its places in shared memory. */
 void cu_row_op_of(const cb_dev *d, int index, cu_row_op *out);
 int cu_function_launch(cb_dev *d, CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned threads, unsigned shared, void *args, cb_err *err);

@@ -23,7 +23,7 @@ template <class S> __device__ __forceinline__ void unpack(uint32_t (&A)[S::F::KS
 #pragma unroll
     for (int mt = 0; mt < S::MT; mt++) {
         const uint32_t p = w + (row0 + mt * 16 + r) * F::WS + c * 4;
-        auto word = [&](int byte, int h) { return lds32(p + h * 8 * F::WS + (((byte >> 4) ^ swz) << 4)); };
+        auto word = [&](int byte, int h) { return lds_u32(p + h * 8 * F::WS + (((byte >> 4) ^ swz) << 4)); };
         if constexpr (F::XB == 16) {
 #pragma unroll
             for (int h = 0; h < 2; h++) {
@@ -49,7 +49,7 @@ template <class S> __device__ __forceinline__ void gemm(const cu_linear &a)
     using F = typename S::F;
     constexpr int MT = S::MT, NT = S::NT, KS = F::KS;
     extern __shared__ __align__(1024) uint8_t smem[];
-    const uint32_t base = smem_at(smem), aux_at = base + S::STAGES * S::STAGE;
+    const uint32_t base = address(smem), aux_at = base + S::STAGES * S::STAGE;
     uint32_t *rows16 = (uint32_t *)(smem + S::STAGES * S::STAGE + 2 * S::AUX_BYTES);
     int *x_rows = (int *)rows16 + S::TT, *y_rows = x_rows + S::TT;
     const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, G = a.w.n_groups;
@@ -76,7 +76,7 @@ template <class S> __device__ __forceinline__ void gemm(const cu_linear &a)
             load.tokens(a, rows16, at, i);
             load.weights(a, t, at + S::X_BYTES, i);
         }
-        cp_commit();
+        copies_end();
     };
     /* Scales of a token and of a row: by different threads when there are enough. */
     constexpr bool APART = S::THREADS >= S::RT + S::TT;
@@ -122,7 +122,7 @@ template <class S> __device__ __forceinline__ void gemm(const cu_linear &a)
     const int lm_pos = (lane >> 4) * F::GROUP + (lane >> 3 & 1) * 16, lm_token = tok0 + (lane & 7);
 
     for (int step = 0; step < n_steps; step++) {
-        cp_wait<S::STAGES - 2>();
+        copies_wait<S::STAGES - 2>();
         __syncthreads();
         stage(step + S::STAGES - 1);
         const bool fetch = step * F::SG % AUX == 0 && step * F::SG + AUX < G;
@@ -138,7 +138,7 @@ template <class S> __device__ __forceinline__ void gemm(const cu_linear &a)
             unpack<S>(A, at + S::X_BYTES, gi, row0, lane);
             float2 s[MT][2];
 #pragma unroll
-            for (int i = 0; i < MT * 2; i++) s[i / 2][i % 2] = lds64(sb + i * 64);
+            for (int i = 0; i < MT * 2; i++) s[i / 2][i % 2] = lds_float2(sb + i * 64);
             uint32_t lm[KS];
 #pragma unroll
             for (int ks = 0; ks < KS; ks++) lm[ks] = at + x_at<S::TT>(x_pos<F>(gi, 0, ks) + lm_pos, lm_token);
@@ -150,7 +150,7 @@ template <class S> __device__ __forceinline__ void gemm(const cu_linear &a)
 #pragma unroll
                 for (int ks = 0; ks < KS; ks++) {
                     uint32_t B[4];
-                    ldsm4(B, lm[ks] + nt * 1024);
+                    matrices(B, lm[ks] + nt * 1024);
 #pragma unroll
                     for (int mt = 0; mt < MT; mt++) {
                         const uint32_t *A0 = A[ks][mt];
@@ -166,7 +166,7 @@ template <class S> __device__ __forceinline__ void gemm(const cu_linear &a)
                         }
                     }
                 }
-                const float4 d = lds128(dx + nt * 64);
+                const float4 d = lds_float4(dx + nt * 64);
 #pragma unroll
                 for (int mt = 0; mt < MT; mt++)
 #pragma unroll

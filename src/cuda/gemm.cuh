@@ -28,46 +28,6 @@ template <int BITS_, int GROUP_, int SG_, bool PLANES_ = false> struct fmt {
 
 enum { AUX = 4 }; /* groups of scales fetched at a time */
 
-__device__ __forceinline__ uint32_t smem_at(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
-__device__ __forceinline__ void cp16(uint32_t dst, const void *src, bool there)
-{
-    asm volatile("cp.async.cg.shared.global [%0],[%1],16,%2;" ::"r"(dst), "l"(src), "r"(there ? 16 : 0) : "memory");
-}
-__device__ __forceinline__ void cp_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int N> __device__ __forceinline__ void cp_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
-__device__ __forceinline__ uint32_t lds32(uint32_t p)
-{
-    uint32_t v;
-    asm volatile("ld.shared.u32 %0,[%1];" : "=r"(v) : "r"(p));
-    return v;
-}
-__device__ __forceinline__ float2 lds64(uint32_t p)
-{
-    float2 v;
-    asm volatile("ld.shared.v2.f32 {%0,%1},[%2];" : "=f"(v.x), "=f"(v.y) : "r"(p));
-    return v;
-}
-__device__ __forceinline__ float4 lds128(uint32_t p)
-{
-    float4 v;
-    asm volatile("ld.shared.v4.f32 {%0,%1,%2,%3},[%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(p));
-    return v;
-}
-__device__ __forceinline__ void sts64(uint32_t p, float a, float b)
-{
-    asm volatile("st.shared.v2.f32 [%0],{%1,%2};" ::"r"(p), "f"(a), "f"(b) : "memory");
-}
-__device__ __forceinline__ void sts32(uint32_t p, float a) { asm volatile("st.shared.f32 [%0],%1;" ::"r"(p), "f"(a) : "memory"); }
-__device__ __forceinline__ void sts128(uint32_t p, float a, float b, float c, float d)
-{
-    asm volatile("st.shared.v4.f32 [%0],{%1,%2,%3,%4};" ::"r"(p), "f"(a), "f"(b), "f"(c), "f"(d) : "memory");
-}
-__device__ __forceinline__ void ldsm4(uint32_t (&v)[4], uint32_t p)
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3},[%4];"
-                 : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3]) : "r"(p));
-}
-
 /* ---- tiles ---- */
 
 struct tile {
@@ -133,7 +93,7 @@ template <class F, int RT, int TT, int THREADS> struct loader {
 #pragma unroll
         for (int i = 0; i < TP; i++) { /* THREADS/TQ is a multiple of 8, so the XOR stays */
             static_assert(THREADS / TQ % 8 == 0, "swizzle");
-            cp16(dst + i * (THREADS / TQ) * 128, src + (size_t)rows16[t0 + i * (THREADS / TQ)] * 16, there);
+            copy_or_zero16(dst + i * (THREADS / TQ) * 128, src + (size_t)rows16[t0 + i * (THREADS / TQ)] * 16, there);
         }
     }
     __device__ __forceinline__ void weights(const cu_linear &a, const tile &t, uint32_t dst, int stage) const
@@ -146,7 +106,7 @@ template <class F, int RT, int TT, int THREADS> struct loader {
         for (int i = 0; i < WP; i++) {
             int row = r0 + i * (THREADS / WQ);
             if (RT * WQ % THREADS && row >= RT) break;
-            cp16(dst + row * F::WS + ((q ^ w_swizzle<F>(row)) << 4), src + (t.row0 + min(t.n0 + row, a.w.n_out - 1)) * a.w.row_bytes, there);
+            copy_or_zero16(dst + row * F::WS + ((q ^ w_swizzle<F>(row)) << 4), src + (t.row0 + min(t.n0 + row, a.w.n_out - 1)) * a.w.row_bytes, there);
         }
     }
 };
@@ -218,7 +178,7 @@ struct aux {
     __device__ __forceinline__ void store(uint32_t dst, int pitch) const
     {
 #pragma unroll
-        for (int i = 0; i < AUX; i++) sts64(dst + i * pitch, first(i), second(i));
+        for (int i = 0; i < AUX; i++) sts_float2(dst + i * pitch, first(i), second(i));
     }
 };
 

@@ -80,9 +80,9 @@ template <class S> __device__ __forceinline__ void produce(const cu_linear &a, u
                 const bool x_there = F::SG == 1 || g0 + k + gi < G, w_there = F::SG == 1 || g0 + k + wgi < G;
 #pragma unroll
                 for (int n = 0; n < TP; n++)
-                    cp16(at + x_dst + n * (THREADS / TQ) * 128, x[n] + k * F::XB / 64 * (128 * F::PACK) + k * F::XB % 64, x_there);
+                    copy_or_zero16(at + x_dst + n * (THREADS / TQ) * 128, x[n] + k * F::XB / 64 * (128 * F::PACK) + k * F::XB % 64, x_there);
 #pragma unroll
-                for (int n = 0; n < WP; n++) cp16(at + w_dst + n * (THREADS / WQ) * F::WS, w[n] + k * F::WB, w_there);
+                for (int n = 0; n < WP; n++) copy_or_zero16(at + w_dst + n * (THREADS / WQ) * F::WS, w[n] + k * F::WB, w_there);
                 bar_arrive_copies(full);
                 if (k == 0) { /* the loads have had time to arrive */
                     aw.widen(type);
@@ -90,9 +90,9 @@ template <class S> __device__ __forceinline__ void produce(const cu_linear &a, u
                 }
 #pragma unroll
                 for (int n = 0; n < F::SG; n++) {
-                    if (has_token) sts64(at + dx_dst + n * S::TT * 8, ax.first(k + n), ax.second(k + n));
-                    sts64(at + sb_dst + n * S::RT * 8, aw.first(k + n), aw.second(k + n));
-                    if (second) sts64(at + sb_dst + n * S::RT * 8 + THREADS * 8, aw2.first(k + n), aw2.second(k + n));
+                    if (has_token) sts_float2(at + dx_dst + n * S::TT * 8, ax.first(k + n), ax.second(k + n));
+                    sts_float2(at + sb_dst + n * S::RT * 8, aw.first(k + n), aw.second(k + n));
+                    if (second) sts_float2(at + sb_dst + n * S::RT * 8 + THREADS * 8, aw2.first(k + n), aw2.second(k + n));
                 }
                 __syncwarp();
                 if ((tid & 31) == 0) bar_arrive(full);
@@ -112,7 +112,7 @@ template <class S> __device__ __forceinline__ void produce(const cu_linear &a, u
  * plus 4c, its chunk 0. */
 template <class F> __device__ __forceinline__ void unpack(uint32_t (&A)[F::WB * F::PACK / 32][4], uint32_t at, int gi)
 {
-    auto word = [&](int byte, int h) { return lds32((at ^ (uint32_t)(byte & ~15)) + h * 8 * F::WS); };
+    auto word = [&](int byte, int h) { return lds_u32((at ^ (uint32_t)(byte & ~15)) + h * 8 * F::WS); };
     if constexpr (F::WB < 32) {
 #pragma unroll
         for (int h = 0; h < 2; h++) {
@@ -174,7 +174,7 @@ template <class S> __device__ __forceinline__ void fold_all(float (&acc)[S::REGS
 {
 #pragma unroll
     for (int j = 0; j < S::REGS / 4; j++) {
-        const float4 t = lds128(dx + j * 64);
+        const float4 t = lds_float4(dx + j * 64);
 #pragma unroll
         for (int e = 0; e < 4; e++)
             fold(acc[4 * j + e], d.at(4 * j + e), e & 1 ? t.z : t.x, e & 1 ? t.w : t.y, sb[e >> 1].x, sb[e >> 1].y, S::F::AFFINE);
@@ -208,7 +208,7 @@ template <class S> struct consumer {
 #pragma unroll
         for (int i = 0; i < REGS; i++) acc[i] = 0.0f;
 #pragma unroll
-        for (int i = 0; i < REGS / 4; i++) sts128(tot + i * 2048, -0.0f, -0.0f, -0.0f, -0.0f); /* -0 + x is x */
+        for (int i = 0; i < REGS / 4; i++) sts_float4(tot + i * 2048, -0.0f, -0.0f, -0.0f, -0.0f); /* -0 + x is x */
         seg = 0;
         end = seg_end(0, G);
         flush(0);
@@ -220,8 +220,8 @@ template <class S> struct consumer {
 #pragma unroll
             for (int i = 0; i < REGS / 4; i++) {
                 float *v = acc + 4 * i;
-                const float4 y = lds128(tot + i * 2048);
-                sts128(tot + i * 2048, __fadd_rn(y.x, v[0]), __fadd_rn(y.y, v[1]), __fadd_rn(y.z, v[2]), __fadd_rn(y.w, v[3]));
+                const float4 y = lds_float4(tot + i * 2048);
+                sts_float4(tot + i * 2048, __fadd_rn(y.x, v[0]), __fadd_rn(y.y, v[1]), __fadd_rn(y.z, v[2]), __fadd_rn(y.w, v[3]));
                 v[0] = v[1] = v[2] = v[3] = 0.0f;
             }
         }
@@ -245,7 +245,7 @@ template <class S> struct consumer {
                 for (int i = 0; i < REGS; i++) d.v[i] *= 256;
                 hold();
                 multiply<S>(d, A, desc, gi, 1);
-                const float2 sb[2] = {lds64(at + sb_off + gi * S::RT * 8), lds64(at + sb_off + gi * S::RT * 8 + 64)};
+                const float2 sb[2] = {lds_float2(at + sb_off + gi * S::RT * 8), lds_float2(at + sb_off + gi * S::RT * 8 + 64)};
                 wgmma_wait<0>();
                 d.hold();
                 fold_all<S>(acc, d, at + dx_off + gi * S::TT * 8, sb);
@@ -264,20 +264,20 @@ template <class S> struct consumer {
     {
         float4 v[REGS / 4];
 #pragma unroll
-        for (int j = 0; j < REGS / 4; j++) v[j] = lds128(tot + j * 2048);
+        for (int j = 0; j < REGS / 4; j++) v[j] = lds_float4(tot + j * 2048);
         turn_wait(4 + wg, 128);
 #pragma unroll
         for (int j = 0; j < REGS / 4; j++) {
             const uint32_t p = area + (j * 8 + 2 * c) * 256 + (((row & 63) ^ (c * 8)) * 4), q = area + (j * 8 + 2 * c) * 256 + ((((row & 63) + 8) ^ (c * 8)) * 4);
-            sts32(p, v[j].x);
-            sts32(p + 256, v[j].y);
-            sts32(q, v[j].z);
-            sts32(q + 256, v[j].w);
+            sts_float(p, v[j].x);
+            sts_float(p + 256, v[j].y);
+            sts_float(q, v[j].z);
+            sts_float(q + 256, v[j].w);
         }
         turn_wait(4 + wg, 128);
         const int n = t.n0 + wg * 64 + 2 * lane, left = a.w.n_out - n;
         for (int k = (int)(threadIdx.x >> 5 & 3); k < t.rows; k += 4) {
-            const float2 u = lds64(area + k * 256 + (((2 * lane) ^ ((k >> 1 & 3) * 8)) * 4));
+            const float2 u = lds_float2(area + k * 256 + (((2 * lane) ^ ((k >> 1 & 3) * 8)) * 4));
             float *y = a.y + (int64_t)(a.y_row ? a.y_row[t.r0 + k] : t.r0 + k) * a.y_stride + n;
             if (left > 0) put(y, u.x, a.add);
             if (left > 1) put(y + 1, u.y, a.add);
@@ -322,7 +322,7 @@ template <class S> __device__ __forceinline__ void wgemm(const cu_linear &a)
 {
     extern __shared__ uint8_t raw_smem[];
     uint8_t *smem = (uint8_t *)(((uintptr_t)raw_smem + 1023) & ~(uintptr_t)1023);
-    const uint32_t base = smem_at(smem), bars = base + S::BARS;
+    const uint32_t base = address(smem), bars = base + S::BARS;
     if (threadIdx.x == 0) {
         for (int i = 0; i < S::STAGES; i++) {
             bar_init(bars + i * 8, 128 + 4);           /* full: every producer thread's copies, every warp's stores */

@@ -7,27 +7,6 @@
 
 enum { WARPS = 8, THREADS = 32 * WARPS };
 
-__device__ __forceinline__ uint32_t load_u32(const void *p)
-{
-    uint32_t v;
-    asm volatile("ld.global.nc.L1::no_allocate.u32 %0,[%1];" : "=r"(v) : "l"(p));
-    return v;
-}
-__device__ __forceinline__ uint32_t load_u16(const void *p)
-{
-    uint32_t v;
-    asm volatile("{.reg .u16 t; ld.global.nc.u16 t,[%1]; cvt.u32.u16 %0,t;}" : "=r"(v) : "l"(p));
-    return v;
-}
-template <int N> __device__ __forceinline__ void load_words(uint32_t (&v)[N], const uint8_t *p)
-{
-    if constexpr (N == 4)
-        asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3},[%4];" : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3]) : "l"(p));
-    else if constexpr (N == 2)
-        asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0,%1},[%2];" : "=r"(v[0]), "=r"(v[1]) : "l"(p));
-    else v[0] = load_u32(p);
-}
-
 /* A scale as loaded, not yet a float, so that the loop does not wait for it. */
 __device__ __forceinline__ uint32_t raw_scale(const uint8_t *p, int type, int64_t i)
 {

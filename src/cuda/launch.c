@@ -22,7 +22,7 @@ int cu_kernel_launch(cb_dev *d, cu_kernel k, unsigned gx, unsigned gy, unsigned 
 
 /* ---- row-wise ops ---- */
 
-static cu_planes planes_of(const cb_dev *d, cb_val v)
+cu_planes cu_planes_of(const cb_dev *d, cb_val v)
 {
     const cb_value *x = &d->plan->values[v];
     int32_t n_rows = d->lim.max_rows * cu_slots(d, v);
@@ -67,7 +67,7 @@ void cu_row_op_of(const cb_dev *d, int index, cu_row_op *r)
     switch (o->kind) {
     case CB_EMBED: r->u.embed = d->embed[o->w[0]]; break;
     case CB_ROPE_TABLE: r->freq = d->freq[o->n[0]]; break;
-    case CB_QUANT: r->u.q = planes_of(d, o->out); break;
+    case CB_QUANT: r->u.q = cu_planes_of(d, o->out); break;
     case CB_KV_PUT: r->u.kv = d->kv[o->n[0]]; break;
     case CB_HADAMARD: r->f[0] = (float)(1.0 / sqrt((double)o->n[0])); break;
     case CB_MOE_SORT: r->u.sort = sort_of(d, o, 1); break;
@@ -193,7 +193,7 @@ static int products(cb_dev *d, const int32_t *ops, int n, cb_err *err)
     if (!n_rows) return 0;
     for (int i = 0; i < n; i++) {
         const cb_op *o = &d->plan->ops[ops[i]];
-        a.part[i] = (cu_linear){.w = d->weights[o->w[0]], .x = planes_of(d, o->in[0]), .y = cu_value(d, o->out), .y_stride = cu_stride(d, o->out),
+        a.part[i] = (cu_linear){.w = d->weights[o->w[0]], .x = cu_planes_of(d, o->in[0]), .y = cu_value(d, o->out), .y_stride = cu_stride(d, o->out),
                                 .n_rows = n_rows, .add = experts ? 0 : o->n[0]};
         if (!experts) continue;
         a.part[i].x.flag = NULL; /* experts do without remainders */
@@ -282,6 +282,11 @@ int cu_launch_ops(cb_dev *d, const cu_schedule *s, const cu_launch *l, cb_err *e
 {
     const int32_t *ops = s->order + l->first;
     if (l->anchor >= 0) return cu_launch_fused(d, l->anchor, err);
+    if (l->decode) {
+        cu_decode a = *l->decode;
+        if (l->wanted && !d->n_wanted) return 0;
+        return cu_kernel_launch(d, l->kernel, (unsigned)a.block0[a.n_parts], 1, 1, 512, (unsigned)l->shared, &a, err);
+    }
     switch (l->table ? CB_N_OP_KINDS : d->plan->ops[ops[0]].kind) {
     case CB_LINEAR: case CB_MOE_LINEAR: return products(d, ops, l->n, err);
     case CB_ATTENTION: return attention(d, ops[0], err);

@@ -75,12 +75,21 @@ static uint64_t freq_bytes(const cb_plan *p)
     return n;
 }
 
+/* Kernels read whole tiles of 16 rows, also where a matrix ends within one. */
+static uint64_t slack(const cb_plan *p)
+{
+    uint64_t row = 0;
+    for (int i = 0; i < p->n_weights; i++)
+        if (!p->weights[i].is_vector && (uint64_t)p->weights[i].matrix.cols > row) row = (uint64_t)p->weights[i].matrix.cols;
+    return 16 * 2 * (row + 64);
+}
+
 uint64_t cu_weight_need(const cb_plan *p)
 {
     uint8_t *use = cb_alloc_array((size_t)p->n_weights, 1);
     if (!use) return UINT64_MAX;
     find_uses(p, use);
-    uint64_t n = freq_bytes(p);
+    uint64_t n = freq_bytes(p) + slack(p);
     for (int i = 0; i < p->n_weights; i++) {
         sizes s = sizes_of(p, i, use[i]);
         n += total(&s);

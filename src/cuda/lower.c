@@ -23,30 +23,22 @@ static bool is_row_op(const cb_op *o, bool single)
 
 static bool is_product(const cb_op *o) { return o->kind == CB_LINEAR || o->kind == CB_MOE_LINEAR; }
 
-typedef struct sched {
-    const cb_plan *p;
-    bool single;
-    uint8_t *done;   /* [n_ops] */
-    int32_t *anchor; /* [n_ops]: of the fused pattern that an op belongs to, or -1 */
-    int open;        /* every op before it is done */
-} sched;
-
 /* What is put beside each other in one launch must agree in this; negative: alone. */
-static int key(const sched *s, const cb_op *o)
+static int key(const cu_sched *s, const cb_op *o)
 {
     if (is_row_op(o, s->single)) return o->kind == CB_SOFTCAP ? -1 : row_class(s->p, o);
     return is_product(o) ? 1000 + (o->kind == CB_MOE_LINEAR) + 2 * row_class(s->p, o) : -1;
 }
 
 /* On steps of one row any two row-wise ops may follow each other in one launch: there is but one thread block. */
-static bool must_wait(const sched *s, const cb_op *a, const cb_op *b)
+static bool must_wait(const cu_sched *s, const cb_op *a, const cb_op *b)
 {
     bool one_block = s->single && is_row_op(a, true) && is_row_op(b, true) && row_class(s->p, a) < 2 && row_class(s->p, b) < 2;
     return !one_block && cb_plan_must_wait(s->p, a, b);
 }
 
 /* Is everything that must come before op i done, or in the group of n ops and allowed beside it? */
-static bool fits(const sched *s, int i, const int32_t *group, int n, bool rows)
+static bool fits(const cu_sched *s, int i, const int32_t *group, int n, bool rows)
 {
     const cb_op *o = &s->p->ops[i];
     for (int j = s->open; j < i; j++) {
@@ -63,7 +55,7 @@ static bool fits(const sched *s, int i, const int32_t *group, int n, bool rows)
 enum { WINDOW = 96 };
 
 /* Begins with op `from` and adds what fits; returns the size of the group. */
-static int gather(const sched *s, int from, int32_t *group)
+static int gather(const cu_sched *s, int from, int32_t *group)
 {
     const cb_plan *p = s->p;
     int n = 0, k = key(s, &p->ops[from]);
@@ -78,7 +70,7 @@ static int gather(const sched *s, int from, int32_t *group)
 /* ---- fused patterns: one launch, placed by its first op ---- */
 
 /* Patterns that interleave could wait for each other: of two the first is taken. */
-static void find_patterns(const cb_dev *d, bool wanted, sched *s)
+static void find_patterns(const cb_dev *d, bool wanted, cu_sched *s)
 {
     int32_t group[CU_MAX_FUSED], end = -1;
     for (int i = 0; i < s->p->n_ops; i++) s->anchor[i] = -1;
@@ -91,7 +83,7 @@ static void find_patterns(const cb_dev *d, bool wanted, sched *s)
 }
 
 /* Is all that must come before any op of the pattern done? */
-static bool pattern_fits(const sched *s, int anchor)
+static bool pattern_fits(const cu_sched *s, int anchor)
 {
     for (int i = s->open; i < s->p->n_ops && i < anchor + WINDOW; i++)
         for (int j = s->open; j < i && s->anchor[i] == anchor; j++)
@@ -101,7 +93,7 @@ static bool pattern_fits(const sched *s, int anchor)
 
 /* The next op to begin a launch with: products first, then what stands alone, and row-wise ops last, so that as many as possible
  * are ready by then. */
-static int pick(const sched *s)
+static int pick(const cu_sched *s)
 {
     int best = -1, best_rank = 9;
     for (int i = s->open; i < s->p->n_ops && i < s->open + WINDOW; i++) {
@@ -115,8 +107,7 @@ static int pick(const sched *s)
 
 /* ---- shared memory of row-wise ops ---- */
 
-/* Does nothing outside the group read value v once the group has written it? */
-static bool is_local(const cb_plan *p, const int32_t *group, int n, cb_val v)
+bool cu_is_local(const cb_plan *p, const int32_t *group, int n, cb_val v)
 {
     if (v < 0 || p->values[v].group || p->values[v].is_logits) return false;
     int first = p->n_ops;
@@ -160,7 +151,7 @@ static int place_values(const cb_plan *p, const int32_t *group, int n, int k, bo
     for (int i = 0; i < CB_MAX_IN; i++) r->in_local[i] = find_local(m, o->in[i]);
     r->stage = -1;
     r->out_local = find_local(m, o->out);
-    if (r->out_local < 0 && fused && o->kind != CB_QUANT && o->kind != CB_MOE_SORT && is_local(p, group, n, o->out)) {
+    if (r->out_local < 0 && fused && o->kind != CB_QUANT && o->kind != CB_MOE_SORT && cu_is_local(p, group, n, o->out)) {
         r->out_local = take(m, r->width);
         if (r->out_local >= 0) {
             m->value[m->n] = o->out;
@@ -192,29 +183,38 @@ static int make(cb_dev *d, int which, cu_row_op *table, CUdeviceptr at, cb_err *
 {
     const cb_plan *p = d->plan;
     cu_schedule *c = &d->schedules[which];
-    sched s = {.p = p, .single = which == CU_FOR_ONE, .done = cb_alloc_array((size_t)p->n_ops, 1),
-               .anchor = cb_alloc_array((size_t)p->n_ops, sizeof *s.anchor)};
+    cu_sched s = {.p = p, .single = which == CU_FOR_ONE, .done = cb_alloc_array((size_t)p->n_ops, 1),
+                  .anchor = cb_alloc_array((size_t)p->n_ops, sizeof *s.anchor)};
     c->order = cb_alloc_array((size_t)p->n_ops, sizeof *c->order);
     c->launches = cb_alloc_array((size_t)p->n_ops, sizeof *c->launches);
-    int rc = s.done && s.anchor && c->order && c->launches ? 0 : cb_fail(err, CB_ENOMEM, "no memory for %d launches", p->n_ops);
+    if (which == CU_FOR_ONE) c->decode = cb_alloc_array((size_t)p->n_ops, sizeof *c->decode);
+    int rc = s.done && s.anchor && c->order && c->launches && (c->decode || which != CU_FOR_ONE)
+                 ? 0 : cb_fail(err, CB_ENOMEM, "no memory for %d launches", p->n_ops);
     c->first_wanted = -1;
     if (rc == 0) find_patterns(d, which == CU_FOR_ONE || which == CU_FOR_SINGLES, &s);
     for (int n, i = 0; i < p->n_ops && rc == 0; i += n) {
         int32_t *group = c->order + i;
-        int from = which == CU_FOR_TAP ? i : pick(&s), anchor = s.anchor[from];
-        n = 1;
-        group[0] = from;
-        if (anchor >= 0) n = cu_fuse(d, anchor, group);
-        else if (which != CU_FOR_TAP) n = gather(&s, from, group);
-        for (int k = 0; k < n; k++) s.done[group[k]] = 1;
-        const cb_op *o = &p->ops[group[0]];
-        if (c->first_wanted < 0 && o->out >= 0 && p->values[o->out].wanted) c->first_wanted = c->n_launches;
         cu_launch *l = &c->launches[c->n_launches++];
-        *l = (cu_launch){.first = i, .n = n, .anchor = anchor};
-        if (anchor < 0 && is_row_op(o, s.single)) {
-            l->table = (const cu_row_op *)(at + (size_t)i * sizeof *table);
-            rc = make_table(d, group, n, which != CU_FOR_TAP, table + i, &l->shared, err);
+        CUdeviceptr here = at + (size_t)i * sizeof *table;
+        *l = (cu_launch){.first = i, .anchor = -1};
+        n = which == CU_FOR_ONE && d->decode ? cu_decode_group(d, &s, group, table + i, here, l, &c->decode[i]) : 0;
+        if (!n) {
+            int from = which == CU_FOR_TAP ? i : pick(&s);
+            n = 1;
+            group[0] = from;
+            l->anchor = s.anchor[from];
+            if (l->anchor >= 0) n = cu_fuse(d, l->anchor, group);
+            else if (which != CU_FOR_TAP) n = gather(&s, from, group);
+            const cb_op *o = &p->ops[group[0]];
+            l->wanted = o->out >= 0 && p->values[o->out].wanted;
+            if (l->anchor < 0 && is_row_op(o, s.single)) {
+                l->table = (const cu_row_op *)here;
+                rc = make_table(d, group, n, which != CU_FOR_TAP, table + i, &l->shared, err);
+            }
         }
+        l->n = n;
+        for (int k = 0; k < n; k++) s.done[group[k]] = 1;
+        if (c->first_wanted < 0 && l->wanted) c->first_wanted = c->n_launches - 1;
         while (s.open < p->n_ops && s.done[s.open]) s.open++;
     }
     if (c->first_wanted < 0) c->first_wanted = c->n_launches;
@@ -243,5 +243,6 @@ void cu_free_schedules(cb_dev *d)
     for (int i = 0; i < CU_N_SCHEDULES; i++) {
         cb_free(d->schedules[i].order);
         cb_free(d->schedules[i].launches);
+        cb_free(d->schedules[i].decode);
     }
 }

@@ -1,8 +1,7 @@
 /* rows.cu: everything that works on one row. A launch runs a list of such operations, one thread block a row; values pass
  * from one to the next through memory that only this block touches. */
-#include "cuda/common.cuh"
+#include "cuda/rowops.cuh"
 #include "base/sincos.h"
-#include "plan/opkind.h"
 
 struct row_ctx {
     const cu_row_op *o;
@@ -145,101 +144,19 @@ __device__ void op_rmsnorm(const row_ctx &c)
 
 /* ---- fixed point ---- */
 
-/* A lane takes 4 neighbours: one byte for each of 4 planes, two for each of 2, four of one. */
-__device__ __noinline__ void quant(const row_ctx &c, bool remainder)
-{
-    const cu_planes &q = c.o->u.q;
-    int n = c.o->width, pack = q.pack, padded = q.stride / 2, lanes = q.group / 4;
-    int row = remainder ? q.n_rows + c.row : c.row;
-    int8_t *planes = q.planes + (size_t)row * q.stride;
-    for (int u0 = threadIdx.x / 32 * 32; u0 * 4 < padded; u0 += blockDim.x) { /* whole warps, for the shuffles */
-        int e0 = (u0 + threadIdx.x % 32) * 4;
-        float x[4] = {0, 0, 0, 0};
-        if (e0 + 4 <= n) {
-            float4 v = *(const float4 *)(c.x + e0);
-            x[0] = v.x, x[1] = v.y, x[2] = v.z, x[3] = v.w;
-        } else
-            for (int i = 0; i < 4; i++)
-                if (e0 + i < n) x[i] = c.x[e0 + i];
-        if (is_bad(x[0]) || is_bad(x[1]) || is_bad(x[2]) || is_bad(x[3])) report_bad(c.step, c.o->op);
-        float m = group_max(fmaxf(fmaxf(fabsf(x[0]), fabsf(x[1])), fmaxf(fabsf(x[2]), fabsf(x[3]))), lanes);
-        bool zero = m < CB_TINY;
-        float inv = zero ? 0 : CB_XI_MAX / m;
-        if (remainder) { /* what the integers leave takes x's place */
-            float dx = zero ? 0 : m * CB_XI_INV;
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                if (!zero) x[i] = x[i] - dx * (float)clamp_xi(x[i] * inv);
-            m = group_max(fmaxf(fmaxf(fabsf(x[0]), fabsf(x[1])), fmaxf(fabsf(x[2]), fabsf(x[3]))), lanes);
-            zero = m < CB_TINY;
-            inv = zero ? 0 : CB_XI_MAX / m;
-        }
-        int xi[4], sum = 0;
-        uint32_t hi = 0, lo = 0;
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            xi[i] = zero ? 0 : clamp_xi(x[i] * inv);
-            int h = (xi[i] + 128) >> 8;
-            sum += xi[i];
-            hi |= (uint32_t)(h & 255) << 8 * i;
-            lo |= (uint32_t)((xi[i] - 256 * h) & 255) << 8 * i;
-        }
-        sum = group_sum(sum, lanes);
-        if (e0 >= padded) continue;
-        int r = e0 % (64 * pack);
-        int8_t *p = planes + (size_t)(e0 / (64 * pack)) * 128 * pack + r / pack;
-        if (pack == 1) {
-            *(uint32_t *)p = hi;
-            *(uint32_t *)(p + 64) = lo;
-        } else if (pack == 2) {
-            *(uint16_t *)p = (uint16_t)__byte_perm(hi, 0, 0x20);
-            *(uint16_t *)(p + 64) = (uint16_t)__byte_perm(hi, 0, 0x31);
-            *(uint16_t *)(p + 128) = (uint16_t)__byte_perm(lo, 0, 0x20);
-            *(uint16_t *)(p + 192) = (uint16_t)__byte_perm(lo, 0, 0x31);
-        } else
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                int8_t *b = p + 64 * (r % pack + i);
-                b[0] = (int8_t)(hi >> 8 * i);
-                b[64 * pack] = (int8_t)(lo >> 8 * i);
-            }
-        if (e0 < n && e0 % q.group == 0) {
-            size_t g = (size_t)row * q.n_groups + e0 / q.group;
-            float dx = zero ? 0 : m * CB_XI_INV;
-            q.dx[g] = dx;
-            q.sum[g] = sum;
-            q.xs[g] = dx * (float)sum;
-        }
-    }
-}
-
-/* Does one number hold more than the share f[0] of the row's energy? One warp; the row's dx are there. */
-__device__ bool wants_remainder(const row_ctx &c)
-{
-    const cu_planes &q = c.o->u.q;
-    int lane = threadIdx.x % 32;
-    const float *dx = q.dx + (size_t)c.row * q.n_groups;
-    float top = 0, sum = 0;
-    for (int g = lane; g < q.n_groups; g += 32) top = fmaxf(top, dx[g]);
-#pragma unroll 4
-    for (int i = lane; i < c.o->width; i += 32) sum = cb_fma(c.x[i], c.x[i], sum);
-    top = group_max(top, 32) * CB_XI_MAX;
-    return top * top > c.o->f[0] * lane_fold(sum);
-}
-
 __device__ void op_quant(const row_ctx &c)
 {
     const cu_planes &q = c.o->u.q;
     __shared__ bool more;
-    quant(c, false);
+    quant_row(c.x, c.o->width, q, c.row, false, NULL, c.step, c.o->op);
     if (!q.flag) return;
     __syncthreads();
     if (threadIdx.x < 32) {
-        bool want = wants_remainder(c);
+        bool want = wants_remainder(c.x, c.o->width, q.dx + (size_t)c.row * q.n_groups, q.n_groups, c.o->f[0]);
         if (threadIdx.x == 0) q.flag[c.row] = more = want;
     }
     __syncthreads();
-    if (more) quant(c, true);
+    if (more) quant_row(c.x, c.o->width, q, c.row, true, NULL, c.step, c.o->op);
 }
 
 /* The 16-bit number of x in a vector whose maximum is m. */
@@ -307,28 +224,6 @@ __device__ void op_split(const row_ctx &c)
     map(c.y, c.o->n[0] * take, [&](int i) { return c.x[i / take * dim + from + i % take]; });
 }
 
-/* R strides s, 2s, .. of the butterflies at once: 2^R values a thread. All blocks of the row together. */
-template <int R> __device__ __forceinline__ void butterflies(float *v, int n, int s)
-{
-    enum { N = 1 << R };
-    for (int t = threadIdx.x; t < n / N; t += blockDim.x) {
-        float *p = v + t / s * s * N + t % s, x[N];
-#pragma unroll
-        for (int i = 0; i < N; i++) x[i] = p[i * s];
-#pragma unroll
-        for (int w = 1; w < N; w *= 2)
-#pragma unroll
-            for (int i = 0; i < N; i++)
-                if (!(i & w)) {
-                    float a = x[i], b = x[i + w];
-                    x[i] = a + b;
-                    x[i + w] = a - b;
-                }
-#pragma unroll
-        for (int i = 0; i < N; i++) p[i * s] = x[i];
-    }
-}
-
 /* In shared memory; strides ascend. */
 __device__ void op_hadamard(const row_ctx &c)
 {
@@ -351,71 +246,9 @@ __device__ void op_hadamard(const row_ctx &c)
 
 /* ---- experts ---- */
 
-/* k times the largest of what is left, ties to the lower expert: a lane holds the PER experts lane, lane + 32, .. as ordered keys. */
-template <int PER> __device__ __forceinline__ void choose(const float *z, int n, int k, int32_t *ids)
-{
-    int lane = threadIdx.x;
-    unsigned long long key[PER];
-#pragma unroll
-    for (int j = 0; j < PER; j++) {
-        int e = lane + 32 * j;
-        unsigned u = e < n ? __float_as_uint(z[e]) : 0;
-        if ((u & 0x7fffffff) == 0) u = 0; /* -0 equals +0 */
-        u = u & 0x80000000u ? ~u : u | 0x80000000u;
-        key[j] = e < n ? (unsigned long long)u << 32 | (unsigned)~e : 0;
-    }
-    for (int i = 0; i < k; i++) {
-        unsigned long long best = 0;
-#pragma unroll
-        for (int j = 0; j < PER; j++) best = key[j] > best ? key[j] : best;
-        for (int s = 16; s; s /= 2) {
-            unsigned long long v = __shfl_xor_sync(FULL, best, s);
-            best = v > best ? v : best;
-        }
-#pragma unroll
-        for (int j = 0; j < PER; j++)
-            if (key[j] == best) key[j] = 0;
-        if (lane == 0) ids[i] = (int)~(unsigned)best;
-    }
-}
-
-/* One warp. */
 __device__ void op_route(const row_ctx &c)
 {
-    if (threadIdx.x >= 32) return;
-    int lane = threadIdx.x, n = c.o->n[0], k = c.o->n[1];
-    const float *z = c.x;
-    int32_t *ids = (int32_t *)c.y;
-    float *w = c.y + k;
-    bool bad = false;
-    for (int e = lane; e < n; e += 32) bad |= is_bad(z[e]);
-    if (__any_sync(FULL, bad)) {
-        report_bad(c.step, c.o->op);
-        for (int i = lane; i < k; i += 32) ids[i] = i, w[i] = 0;
-        return;
-    }
-    if (n <= 256) choose<8>(z, n, k, ids);
-    else choose<32>(z, n, k, ids);
-    __syncwarp();
-    float m = z[ids[0]], all = 1;
-    bool soft_all = c.o->n[2] == CB_ROUTE_SOFTMAX_ALL;
-    if (soft_all) {
-        float sum = 0;
-        for (int e = lane; e < n; e += 32) sum += cb_expf(z[e] - m);
-        all = lane_fold(sum);
-    }
-    for (int i = lane; i < k; i += 32) {
-        float p = cb_expf(z[ids[i]] - m);
-        w[i] = soft_all ? p / all : p;
-    }
-    __syncwarp();
-    float sum = 0;
-    for (int i = 0; i < k; i++) sum += w[i];
-    __syncwarp();
-    for (int i = lane; i < k; i += 32) {
-        float v = w[i] / sum;
-        w[i] = c.o->w ? v * c.o->w[ids[i]] : v;
-    }
+    if (threadIdx.x < 32) route_row(*c.o, c.step, c.x, c.y);
 }
 
 /* A step of one row: each slot is a tile of its own, in any order. */

@@ -58,15 +58,6 @@ template <int PER> struct token {
     float q[32 * PER], k[32 * PER], v[BLOCK_ROWS], decay, beta, pad[2];
 };
 
-__device__ __forceinline__ void copy16(void *dst, const float *src)
-{
-    asm volatile("cp.async.cg.shared.global [%0],[%1],16;" ::"r"((uint32_t)__cvta_generic_to_shared(dst)), "l"(src) : "memory");
-}
-__device__ __forceinline__ void copy4(void *dst, const float *src)
-{
-    asm volatile("cp.async.ca.shared.global [%0],[%1],4;" ::"r"((uint32_t)__cvta_generic_to_shared(dst)), "l"(src) : "memory");
-}
-
 /* A warp copies every WARPS-th token of a chunk, and a lane the same pieces of each: of q and k, and of v or the decay or beta. */
 template <int PER, int CHUNK> struct feeder {
     const float *qk, *rest; /* of this warp's first token in the next chunk */
@@ -100,17 +91,17 @@ template <int PER, int CHUNK> struct feeder {
 #pragma unroll
                 for (int j = 0; j < 8 * PER; j += 32)
                     if (8 * PER >= 32 || lane < 8 * PER) {
-                        copy16(t + 4 * (lane + j), qk + 4 * j);
-                        copy16(t + 32 * PER + 4 * (lane + j), qk + 4 * j + to_k);
+                        copy16(address(t + 4 * (lane + j)), qk + 4 * j);
+                        copy16(address(t + 32 * PER + 4 * (lane + j)), qk + 4 * j + to_k);
                     }
-                if (four) copy4(t + at, rest);
-                else if (at >= 0) copy16(t + at, rest);
+                if (four) copy4(address(t + at), rest);
+                else if (at >= 0) copy16(address(t + at), rest);
             }
             row += WARPS;
             qk += WARPS * qk_stride;
             rest += WARPS * rest_stride;
         }
-        asm volatile("cp.async.commit_group;" ::: "memory");
+        copies_end();
     }
 };
 
@@ -202,7 +193,7 @@ template <int PER, int CHUNK> __device__ __forceinline__ void scan(const cu_delt
         A.s[p] = fresh || !there[0] ? make_float4(0, 0, 0, 0) : make_float4(at[0], at[T], at[2 * T], at[3 * T]);
         B.s[p] = fresh || !there[1] ? make_float4(0, 0, 0, 0) : make_float4(bt[0], bt[T], bt[2 * T], bt[3 * T]);
     }
-    asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
+    copies_wait<STAGES - 2>();
     __syncthreads();
     float *y = a.y + (size_t)r0 * a.y_stride + head * a.dv + v0 + mine;
     bool put_a = c == 0 && there[0], put_b = c == 1 && there[1];
@@ -213,7 +204,7 @@ template <int PER, int CHUNK> __device__ __forceinline__ void scan(const cu_delt
     auto next = [&](part<PER> &to) {
         if (++at == CHUNK) { /* the first of the next chunk */
             at = 0;
-            asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 3) : "memory");
+            copies_wait<STAGES - 3>();
             __syncthreads(); /* all have read this chunk's last token */
             feed.fetch(ring[(stage + STAGES - 1) % STAGES]);
             stage = (stage + 1) % STAGES;

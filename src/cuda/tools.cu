@@ -78,12 +78,11 @@ extern "C" __global__ void __launch_bounds__(512) k_probe_read(const __grid_cons
     uint32_t acc = 0;
     size_t step = (size_t)gridDim.x * 512, i = (size_t)blockIdx.x * 512 + threadIdx.x, n = (size_t)a.n;
     for (; i + 7 * step < n; i += 8 * step) {
-        uint4 v[8];
+        uint32_t v[8][4];
 #pragma unroll
-        for (int j = 0; j < 8; j++)
-            asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3},[%4];" : "=r"(v[j].x), "=r"(v[j].y), "=r"(v[j].z), "=r"(v[j].w) : "l"(p + i + j * step));
+        for (int j = 0; j < 8; j++) load_words<4>(v[j], p + i + j * step);
 #pragma unroll
-        for (int j = 0; j < 8; j++) acc ^= v[j].x ^ v[j].y ^ v[j].z ^ v[j].w;
+        for (int j = 0; j < 8; j++) acc ^= v[j][0] ^ v[j][1] ^ v[j][2] ^ v[j][3];
     }
     if (acc == 0x12345678) *a.out = acc;
 }
@@ -96,8 +95,7 @@ extern "C" __global__ void __launch_bounds__(256) k_probe_mma(const __grid_const
     for (int64_t i = 0; i < a.n; i += 8)
 #pragma unroll
         for (int j = 0; j < 8; j++)
-            asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
-                         : "+f"(c[j][0]), "+f"(c[j][1]), "+f"(c[j][2]), "+f"(c[j][3]) : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "r"(y[0]), "r"(y[1]));
+            mma_bf16(c[j], x, y);
     float s = 0;
     for (int j = 0; j < 8; j++) s += c[j][0] + c[j][1] + c[j][2] + c[j][3];
     if (s == 12345.678f) *a.out = 1;

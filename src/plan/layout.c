@@ -91,6 +91,8 @@ static bool clash(const cb_plan *p, const cb_op *a, const cb_op *b, bool rows)
     return false;
 }
 
+bool cb_plan_share_memory(const cb_plan *p, cb_val a, cb_val b) { return share_memory(&p->values[a], &p->values[b]); }
+
 bool cb_plan_ordered(const cb_plan *p, const cb_op *a, const cb_op *b) { return clash(p, a, b, false); }
 
 /* Two row-wise ops keep each row on one thread, so they may follow each other on the same value; through shared memory of

@@ -11,4 +11,6 @@ int cb_plan_layout(cb_plan *p, cb_err *err);
  * is done; not so for two row-wise ops on the same value. */
 bool cb_plan_ordered(const cb_plan *p, const cb_op *a, const cb_op *b);
 bool cb_plan_must_wait(const cb_plan *p, const cb_op *a, const cb_op *b);
+/* Do two values stand in the same memory, or partly? */
+bool cb_plan_share_memory(const cb_plan *p, cb_val a, cb_val b);
 #endif

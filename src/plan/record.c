@@ -238,9 +238,10 @@ cb_val pb_add(cb_builder *b, cb_val x, cb_val y)
 {
     if (pb_bad(b, x) || pb_bad(b, y)) return -1;
     CB_ASSERT(pb_value(b, x)->width == pb_value(b, y)->width);
-    cb_op *o = pb_add_op(b, CB_ADD, pb_maker_name(b, y), x, y, x);
+    cb_val out = pb_add_value(b, pb_value(b, x)->width, pb_value(b, x)->wanted); /* not in place: thread blocks of a GPU may still read x */
+    cb_op *o = out < 0 ? NULL : pb_add_op(b, CB_ADD, pb_maker_name(b, y), x, y, out);
     if (o) o->row_wise = true;
-    return o ? x : -1;
+    return o ? out : -1;
 }
 
 cb_val pb_wanted(cb_builder *b, cb_val x)

@@ -1,0 +1,156 @@
+/* ptx.cuh: the instructions that C++ has no words for. Everything else in the kernels is plain C++, so that tests/cuda/emulate, which has
+ * another file of this name, can run them without a GPU. (gemm_sm90.cu is not among those; its instructions are in wgmma.cuh.) */
+#ifndef CB_CUDA_PTX_CUH
+#define CB_CUDA_PTX_CUH
+#include <stdint.h>
+
+/* Every kernel begins with these two: the next kernel of the stream may be set up at once, and nothing that an earlier one wrote is
+ * touched before pdl_wait(). Weights may be read before it. */
+__device__ __forceinline__ void pdl_trigger()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+__device__ __forceinline__ void pdl_wait()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+/* ---- products of 16x32 and 32x8 bytes, and of 16x16 and 16x8 bf16 ---- */
+
+__device__ __forceinline__ void mma_u8s8(int (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1)
+{
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
+                 : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+__device__ __forceinline__ void mma_s8s8(int (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1)
+{
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
+                 : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+/* The same from 0 on. */
+__device__ __forceinline__ void mma_first_s8s8(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%10,%10,%10,%10};"
+                 : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(0));
+}
+__device__ __forceinline__ void mma_first_u8s8(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%10,%10,%10,%10};"
+                 : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(0));
+}
+__device__ __forceinline__ void mma_bf16(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2])
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+/* ---- weights, read once: they need not stay in the L1 cache ---- */
+
+__device__ __forceinline__ uint32_t load_u32(const void *p)
+{
+    uint32_t v;
+    asm volatile("ld.global.nc.L1::no_allocate.u32 %0,[%1];" : "=r"(v) : "l"(p));
+    return v;
+}
+__device__ __forceinline__ uint32_t load_u16(const void *p)
+{
+    uint32_t v;
+    asm volatile("{.reg .u16 t; ld.global.nc.u16 t,[%1]; cvt.u32.u16 %0,t;}" : "=r"(v) : "l"(p));
+    return v;
+}
+template <int N> __device__ __forceinline__ void load_words(uint32_t (&v)[N], const void *p)
+{
+    if constexpr (N == 4)
+        asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3},[%4];" : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3]) : "l"(p));
+    else if constexpr (N == 2)
+        asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0,%1},[%2];" : "=r"(v[0]), "=r"(v[1]) : "l"(p));
+    else v[0] = load_u32(p);
+}
+__device__ __forceinline__ void prefetch(const void *p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
+
+/* ---- dynamic shared memory by 32-bit address ---- */
+
+__device__ __forceinline__ uint32_t address(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
+template <int N> __device__ __forceinline__ void lds(uint32_t (&v)[N], uint32_t at)
+{
+    if constexpr (N == 4) asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3},[%4];" : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3]) : "r"(at));
+    else if constexpr (N == 2) asm volatile("ld.shared.v2.u32 {%0,%1},[%2];" : "=r"(v[0]), "=r"(v[1]) : "r"(at));
+    else asm volatile("ld.shared.u32 %0,[%1];" : "=r"(v[0]) : "r"(at));
+}
+
+__device__ __forceinline__ uint32_t lds_u32(uint32_t at)
+{
+    uint32_t v[1];
+    lds<1>(v, at);
+    return v[0];
+}
+__device__ __forceinline__ float lds_float(uint32_t at)
+{
+    float v;
+    asm volatile("ld.shared.f32 %0,[%1];" : "=f"(v) : "r"(at));
+    return v;
+}
+__device__ __forceinline__ float2 lds_float2(uint32_t at)
+{
+    float2 v;
+    asm volatile("ld.shared.v2.f32 {%0,%1},[%2];" : "=f"(v.x), "=f"(v.y) : "r"(at));
+    return v;
+}
+__device__ __forceinline__ float4 lds_float4(uint32_t at)
+{
+    float4 v;
+    asm volatile("ld.shared.v4.f32 {%0,%1,%2,%3},[%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(at));
+    return v;
+}
+__device__ __forceinline__ void sts_float(uint32_t at, float a) { asm volatile("st.shared.f32 [%0],%1;" ::"r"(at), "f"(a) : "memory"); }
+__device__ __forceinline__ void sts_float2(uint32_t at, float a, float b)
+{
+    asm volatile("st.shared.v2.f32 [%0],{%1,%2};" ::"r"(at), "f"(a), "f"(b) : "memory");
+}
+__device__ __forceinline__ void sts_float4(uint32_t at, float a, float b, float c, float d)
+{
+    asm volatile("st.shared.v4.f32 [%0],{%1,%2,%3,%4};" ::"r"(at), "f"(a), "f"(b), "f"(c), "f"(d) : "memory");
+}
+/* Four matrices of 8 rows of 16 bytes: lane 8j + i says where row i of matrix j is; lane l gets bytes 4*(l%4) .. of row l/4 of each. */
+__device__ __forceinline__ void matrices(uint32_t (&v)[4], uint32_t at)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3},[%4];" : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3]) : "r"(at));
+}
+
+/* ---- copies in the background; they are counted in groups, each thread its own ---- */
+
+__device__ __forceinline__ void copy16(uint32_t to, const void *from)
+{
+    asm volatile("cp.async.cg.shared.global [%0],[%1],16;" ::"r"(to), "l"(from) : "memory");
+}
+__device__ __forceinline__ void copy4(uint32_t to, const void *from)
+{
+    asm volatile("cp.async.ca.shared.global [%0],[%1],4;" ::"r"(to), "l"(from) : "memory");
+}
+__device__ __forceinline__ void copy_if16(uint32_t to, const void *from, bool there)
+{
+    asm volatile("{.reg .pred p; setp.ne.b32 p,%2,0; @p cp.async.cg.shared.global [%0],[%1],16;}" ::"r"(to), "l"(from), "r"((int)there) : "memory");
+}
+__device__ __forceinline__ void copy_if4(uint32_t to, const void *from, bool there)
+{
+    asm volatile("{.reg .pred p; setp.ne.b32 p,%2,0; @p cp.async.ca.shared.global [%0],[%1],4;}" ::"r"(to), "l"(from), "r"((int)there) : "memory");
+}
+/* 16 zero bytes when it is not there. */
+__device__ __forceinline__ void copy_or_zero16(uint32_t to, const void *from, bool there)
+{
+    asm volatile("cp.async.cg.shared.global [%0],[%1],16,%2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0) : "memory");
+}
+__device__ __forceinline__ void copies_end() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+/* Waits until at most N groups of this thread's copies are under way. */
+template <int N> __device__ __forceinline__ void copies_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
+__device__ __forceinline__ void copies_wait(int left) /* 0, 1 or 2 */
+{
+    if (left == 0) copies_wait<0>();
+    else if (left == 1) copies_wait<1>();
+    else copies_wait<2>();
+}
+#endif

@@ -1,0 +1,124 @@
+/* rowops.cuh: row-wise operations that several kernels share. */
+#ifndef CB_CUDA_ROWOPS_CUH
+#define CB_CUDA_ROWOPS_CUH
+#include "cuda/common.cuh"
+#include "cuda/route.cuh"
+
+/* ---- fixed point ---- */
+
+/* 1.5 * 2^23: v + MAGIC has the integer nearest to v, ties to even, in its low bits, for |v| < 2^22. */
+#define MAGIC 12582912.0f
+
+/* x times inv as 16-bit numbers (docs/arithmetic.md, section 3), each the low half of a word. No clamp: |x * inv| <= 32512 * (1 + 2^-23). */
+__device__ __forceinline__ void to_bits(const float4 &x, float inv, uint32_t (&t)[4])
+{
+    t[0] = __float_as_uint(x.x * inv + MAGIC);
+    t[1] = __float_as_uint(x.y * inv + MAGIC);
+    t[2] = __float_as_uint(x.z * inv + MAGIC);
+    t[3] = __float_as_uint(x.w * inv + MAGIC);
+}
+__device__ __forceinline__ float rest(float x, uint32_t t, float dx) { return x - dx * (__uint_as_float(t) - MAGIC); }
+
+__device__ __forceinline__ uint32_t max_bits(const float4 &x, int lanes)
+{
+    uint32_t a = __float_as_uint(x.x) & 0x7fffffff, b = __float_as_uint(x.y) & 0x7fffffff, c = __float_as_uint(x.z) & 0x7fffffff,
+             d = __float_as_uint(x.w) & 0x7fffffff;
+    uint32_t m = max(max(a, b), max(c, d));
+    for (int w = lanes / 2; w; w /= 2) m = max(m, __shfl_xor_sync(FULL, m, w));
+    return m;
+}
+
+/* Row `at` of planes from n values; or its remainder, in row n_rows + at. A lane takes 4 neighbours: one byte for each of 4 planes,
+ * two for each of 2, four of one. `copy`, when not NULL, gets the values. */
+__device__ __noinline__ void quant_row(const float *row_x, int n, const cu_planes &q, int at, bool remainder, float *copy, cu_step *step, int op)
+{
+    int pack = q.pack, shift = 31 - __clz(pack), padded = q.stride / 2, lanes = q.group / 4, row = remainder ? q.n_rows + at : at;
+    int8_t *planes = q.planes + (size_t)row * q.stride;
+    for (int e0 = 4 * threadIdx.x; e0 - 4 * (int)(threadIdx.x % 32) < padded; e0 += 4 * blockDim.x) { /* whole warps, for the shuffles */
+        float4 x = make_float4(0, 0, 0, 0);
+        if (e0 + 4 <= n) x = *(const float4 *)(row_x + e0);
+        else if (e0 < n) {
+            x.x = row_x[e0];
+            if (e0 + 1 < n) x.y = row_x[e0 + 1];
+            if (e0 + 2 < n) x.z = row_x[e0 + 2];
+        }
+        if (copy && e0 < n) *(float4 *)(copy + e0) = x;
+        uint32_t m = max_bits(x, lanes), t[4];
+        if (m >= 0x7f800000) report_bad(step, op);
+        bool zero = __uint_as_float(m) < CB_TINY;
+        float inv = zero ? 0 : CB_XI_MAX / __uint_as_float(m), dx = zero ? 0 : __uint_as_float(m) * CB_XI_INV;
+        to_bits(x, inv, t);
+        if (remainder) { /* what the integers leave takes x's place */
+            if (!zero) x = make_float4(rest(x.x, t[0], dx), rest(x.y, t[1], dx), rest(x.z, t[2], dx), rest(x.w, t[3], dx));
+            m = max_bits(x, lanes);
+            zero = __uint_as_float(m) < CB_TINY;
+            inv = zero ? 0 : CB_XI_MAX / __uint_as_float(m);
+            dx = zero ? 0 : __uint_as_float(m) * CB_XI_INV;
+            to_bits(x, inv, t);
+        }
+        int sum = group_sum((int)(t[0] + t[1] + t[2] + t[3] - 4 * 0x4b400000u), lanes);
+        if (e0 >= padded) continue;
+        uint32_t lo = __byte_perm(__byte_perm(t[0], t[1], 0x0040), __byte_perm(t[2], t[3], 0x0040), 0x5410);
+        uint32_t hi = __byte_perm(__byte_perm(t[0] + 128, t[1] + 128, 0x0051), __byte_perm(t[2] + 128, t[3] + 128, 0x0051), 0x5410);
+        int r = e0 & ((64 << shift) - 1); /* pack is 1 << shift */
+        int8_t *p = planes + 2 * (e0 - r) + (r >> shift);
+        if (pack == 1) {
+            *(uint32_t *)p = hi;
+            *(uint32_t *)(p + 64) = lo;
+        } else if (pack == 2) {
+            *(uint16_t *)p = (uint16_t)__byte_perm(hi, 0, 0x20);
+            *(uint16_t *)(p + 64) = (uint16_t)__byte_perm(hi, 0, 0x31);
+            *(uint16_t *)(p + 128) = (uint16_t)__byte_perm(lo, 0, 0x20);
+            *(uint16_t *)(p + 192) = (uint16_t)__byte_perm(lo, 0, 0x31);
+        } else
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                int8_t *b = p + 64 * ((r & (pack - 1)) + i);
+                b[0] = (int8_t)(hi >> 8 * i);
+                b[64 * pack] = (int8_t)(lo >> 8 * i);
+            }
+        if (e0 < n && (e0 & (q.group - 1)) == 0) {
+            size_t g = (size_t)row * q.n_groups + (e0 >> (31 - __clz(q.group)));
+            q.dx[g] = dx;
+            if (q.sum) q.sum[g] = sum;
+            q.xs[g] = dx * (float)sum;
+        }
+    }
+}
+
+/* Does one number hold more than this share of the row's energy? One warp; dx: the row's. */
+__device__ __forceinline__ bool wants_remainder(const float *x, int n, const float *dx, int n_groups, float share)
+{
+    int lane = threadIdx.x % 32;
+    float top = 0, sum = 0;
+    for (int g = lane; g < n_groups; g += 32) top = fmaxf(top, dx[g]);
+#pragma unroll 16
+    for (int i = lane; i < n; i += 32) sum = cb_fma(x[i], x[i], sum);
+    top = group_max(top, 32) * CB_XI_MAX;
+    return top * top > share * lane_fold(sum);
+}
+
+/* ---- butterflies ---- */
+
+/* R strides s, 2s, .. of the butterflies at once: 2^R values a thread. All blocks of the row together. */
+template <int R> __device__ __forceinline__ void butterflies(float *v, int n, int s)
+{
+    enum { N = 1 << R };
+    for (int t = threadIdx.x; t < n / N; t += blockDim.x) {
+        float *p = v + t / s * s * N + t % s, x[N];
+#pragma unroll
+        for (int i = 0; i < N; i++) x[i] = p[i * s];
+#pragma unroll
+        for (int w = 1; w < N; w *= 2)
+#pragma unroll
+            for (int i = 0; i < N; i++)
+                if (!(i & w)) {
+                    float a = x[i], b = x[i + w];
+                    x[i] = a + b;
+                    x[i + w] = a - b;
+                }
+#pragma unroll
+        for (int i = 0; i < N; i++) p[i * s] = x[i];
+    }
+}
+#endif
