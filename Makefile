@@ -136,6 +136,23 @@ $(B)/tests/cuda/%.o: CFLAGS += -isystem $(dir $(NVCC))../include
 $(B)/tests/cuda/libcuda.so.1: $(B)/tests/cuda/fake_cuda.o $(B)/tests/cuda/fake_kernels.o
 	@$(CC) -shared -Wl,-soname,libcuda.so.1 $(LDFLAGS) -o $@ $^
 
+# The same driver with kernels that compute: src/cuda/*.cu as C++, a fiber for each GPU thread (tests/cuda/emulate/emulate.h). What is
+# written for nvcc alone is not warned about. Not in instrumented builds: they do not know fibers.
+EMULATED := $(if $(filter release,$(FLAVOUR)),$(if $(HAVE_CUDA),$(B)/tests/cuda/emulated/libcuda.so.1))
+EMU_CU   := $(filter-out gemm_sm90,$(CUDA_SRC:src/cuda/%.cu=%))
+EMU_CXX   = $(CXX) -std=c++17 -O2 -fPIC -mavx2 -mfma -ffp-contract=off -w -Itests/cuda/emulate -Isrc -Iinclude -isystem $(dir $(NVCC))../include
+EMU_DEPS := $(wildcard tests/cuda/emulate/* tests/cuda/emulate/cuda/* tests/cuda/*.h src/cuda/*.cuh src/cuda/abi.h) src/kernels/num.h src/plan/opkind.h
+$(B)/tests/cuda/emulated/%.o: src/cuda/%.cu $(EMU_DEPS)
+	@mkdir -p $(@D)
+	@echo "  c++     $<"
+	@(echo "namespace emu_$* {"; sed -E 's/extern __shared__ (__align__\([0-9]+\) )?([a-z0-9_]+) ([A-Za-z]+)\[\]/\2 *\3 = (\2 *)emu_dynamic/' $<; echo "}") | \
+	    $(EMU_CXX) -include tests/cuda/emulate/emulate.h -x c++ -c -o $@ -
+$(B)/tests/cuda/emulated/%.o: tests/cuda/emulate/%.cpp $(EMU_DEPS)
+	@mkdir -p $(@D)
+	@$(EMU_CXX) -c -o $@ $<
+$(B)/tests/cuda/emulated/libcuda.so.1: $(patsubst %,$(B)/tests/cuda/emulated/%.o,$(EMU_CU) emulate kernels) $(B)/tests/cuda/fake_cuda.o
+	@$(CXX) -shared -Wl,-soname,libcuda.so.1 -o $@ $^
+
 # Speed of kernels and of models: docs/performance.md.
 .PHONY: kbench mbench resident synth
 kbench: $(B)/kbench
@@ -156,7 +173,7 @@ build/cuda/gemm_bench: tests/cuda/gemm_bench.cu $(wildcard tests/cuda/*.cuh test
 J = $(if $(findstring -j,$(MAKEFLAGS)),,-j2)
 
 .PHONY: tests test check-asan check-ubsan check-tsan check-valgrind check-aarch64 check-cuda fuzz fuzz-bins fuzz-run
-tests: $(TEST_BIN) $(FUZZ_BIN) $(B)/synth $(FAKE_CUDA)
+tests: $(TEST_BIN) $(FUZZ_BIN) $(B)/synth $(FAKE_CUDA) $(EMULATED)
 fuzz-bins: $(FUZZ_BIN)
 
 # Everything that needs no GPU and no download: the programs of this machine, then NEON under emulation where the tools are.

@@ -13,7 +13,7 @@
 #define NAME(f) #f
 #define VERSIONED(f) NAME(f)
 
-enum { MAX_RULES = 8, MAX_FUNCTIONS = 64, MAX_ALLOCATIONS = 4096, MAX_RECORD = 64, MAX_CLEARED = 1 << 16, MAPPED = 1 << 20 };
+enum { MAX_RULES = 8, MAX_FUNCTIONS = 64, MAX_ALLOCATIONS = 4096, MAX_RECORD = 1024, MAX_CLEARED = 1 << 16, MAPPED = 1 << 20 };
 
 typedef struct allocation {
     uint8_t *p;
@@ -23,7 +23,8 @@ typedef struct allocation {
 
 typedef struct record { /* what a captured graph does: clears memory, or runs a kernel that is emulated */
     fake_kernel run;
-    uint8_t args[256];
+    fake_grid grid;
+    uint8_t args[4096];
     uint8_t *clear;
     size_t n;
     unsigned char value;
@@ -542,12 +543,13 @@ EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig *c, CUfunction f, void **p
     size_t n = 0;
     fake_kernel run = fake_kernel_find(f->name, &n);
     if (!run) return leave(CUDA_SUCCESS);
+    fake_grid grid = {{c->gridDimX, c->gridDimY, c->gridDimZ}, (unsigned)threads, c->sharedMemBytes};
     if (n > sizeof((record *)0)->args) abort();
     if (c->hStream->capturing) {
         record *r = next_record(c->hStream);
-        *r = (record){.run = run};
+        *r = (record){.run = run, .grid = grid};
         memcpy(r->args, params[0], n);
-    } else run(params[0]);
+    } else run(params[0], &grid);
     return leave(CUDA_SUCCESS);
 }
 
@@ -614,7 +616,7 @@ EXPORT CUresult cuGraphLaunch(CUgraphExec e, CUstream s)
     F.c.n_graph_launch++;
     for (int i = 0; i < e->g.n; i++) {
         record *r = &e->g.r[i];
-        if (r->run) r->run(r->args);
+        if (r->run) r->run(r->args, &r->grid);
         else memset(r->clear, r->value, r->n);
     }
     return leave(CUDA_SUCCESS);

@@ -12,8 +12,9 @@ static unsigned long long key_of(float z, int32_t i)
     return (unsigned long long)u << 32 | (uint32_t)~i;
 }
 
-static void best(const void *args)
+static void best(const void *args, const fake_grid *g)
 {
+    (void)g;
     const cu_best *a = args;
     for (int r = 0; r < a->n_rows; r++)
         for (int32_t i = 0; i < a->n; i++) {

@@ -1,0 +1,99 @@
+/* ptx.cuh: the instructions of src/cuda/ptx.cuh in C++ (emulate.h). */
+#ifndef CB_CUDA_PTX_CUH
+#define CB_CUDA_PTX_CUH
+
+static inline void pdl_trigger() {}
+static inline void pdl_wait() {}
+
+/* Fragments as PTX has them: lane (r, c) = (lane / 4, lane % 4) gives rows r and r + 8 of A at k = 4c .. and 16 + 4c .., and column r of
+ * B likewise; it gets columns 2c and 2c + 1 of rows r and r + 8. */
+template <class A8> static inline void emu_mma(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+    uint32_t w[6] = {a[0], a[1], a[2], a[3], b0, b1};
+    const emu_lanes &all = emu_meet(w, 6);
+    int lane = emu_thread & 31, r = lane >> 2, col = 2 * (lane & 3);
+    for (int i = 0; i < 4; i++) {
+        int sum = 0, row = i / 2;
+        for (int k = 0; k < 32; k++) {
+            int from = k % 16 / 4, half = k / 16, shift = 8 * (k % 4);
+            sum += (int)(A8)(all[4 * r + from][row + 2 * half] >> shift) * (int)(int8_t)(all[4 * (col + i % 2) + from][4 + half] >> shift);
+        }
+        c[i] += sum;
+    }
+}
+static inline void mma_u8s8(int (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1)
+{
+    emu_mma<uint8_t>(c, {a0, a1, a2, a3}, b0, b1);
+}
+static inline void mma_s8s8(int (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1)
+{
+    emu_mma<int8_t>(c, {a0, a1, a2, a3}, b0, b1);
+}
+static inline void mma_first_s8s8(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+    c[0] = c[1] = c[2] = c[3] = 0;
+    emu_mma<int8_t>(c, a, b0, b1);
+}
+static inline void mma_first_u8s8(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+    c[0] = c[1] = c[2] = c[3] = 0;
+    emu_mma<uint8_t>(c, a, b0, b1);
+}
+static inline void mma_bf16(float (&)[4], const uint32_t (&)[4], const uint32_t (&)[2]) {} /* for a probe only */
+
+static inline uint32_t load_u32(const void *p) { return *(const uint32_t *)p; }
+static inline uint32_t load_u16(const void *p) { return *(const uint16_t *)p; }
+template <int N> static inline void load_words(uint32_t (&v)[N], const void *p) { memcpy(v, p, sizeof v); }
+static inline void prefetch(const void *) {}
+
+/* Static shared memory is near the dynamic one, in the same library. */
+static inline uint32_t address(const void *p) { return (uint32_t)((const unsigned char *)p - emu_dynamic); }
+static inline unsigned char *emu_at(uint32_t at) { return emu_dynamic + (int32_t)at; }
+template <int N> static inline void lds(uint32_t (&v)[N], uint32_t at) { memcpy(v, emu_at(at), sizeof v); }
+template <class T> static inline T emu_load(uint32_t at)
+{
+    T v;
+    memcpy(&v, emu_at(at), sizeof v);
+    return v;
+}
+static inline uint32_t lds_u32(uint32_t at) { return emu_load<uint32_t>(at); }
+static inline float lds_float(uint32_t at) { return emu_load<float>(at); }
+static inline float2 lds_float2(uint32_t at) { return emu_load<float2>(at); }
+static inline float4 lds_float4(uint32_t at) { return emu_load<float4>(at); }
+static inline void sts_float(uint32_t at, float a) { memcpy(emu_at(at), &a, 4); }
+static inline void sts_float2(uint32_t at, float a, float b)
+{
+    float v[2] = {a, b};
+    memcpy(emu_at(at), v, sizeof v);
+}
+static inline void sts_float4(uint32_t at, float a, float b, float c, float d)
+{
+    float v[4] = {a, b, c, d};
+    memcpy(emu_at(at), v, sizeof v);
+}
+static inline void matrices(uint32_t (&v)[4], uint32_t at)
+{
+    const emu_lanes &all = emu_give(at);
+    int lane = emu_thread & 31;
+    for (int j = 0; j < 4; j++) v[j] = emu_load<uint32_t>(all[8 * j + lane / 4][0] + 4 * (lane % 4));
+}
+
+static inline void copy16(uint32_t to, const void *from) { memcpy(emu_at(to), from, 16); }
+static inline void copy4(uint32_t to, const void *from) { memcpy(emu_at(to), from, 4); }
+static inline void copy_if16(uint32_t to, const void *from, bool there)
+{
+    if (there) memcpy(emu_at(to), from, 16);
+}
+static inline void copy_if4(uint32_t to, const void *from, bool there)
+{
+    if (there) memcpy(emu_at(to), from, 4);
+}
+static inline void copy_or_zero16(uint32_t to, const void *from, bool there)
+{
+    if (there) memcpy(emu_at(to), from, 16);
+    else memset(emu_at(to), 0, 16);
+}
+static inline void copies_end() {}
+template <int N> static inline void copies_wait() {}
+static inline void copies_wait(int) {}
+#endif

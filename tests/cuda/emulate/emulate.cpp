@@ -1,0 +1,180 @@
+/* emulate.cpp: thread blocks as fibers (emulate.h). x86-64. */
+#include "emulate.h"
+#include "run.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+enum { MAX_THREADS = 1024, STACK = 256 << 10, SHARED = 232448 };
+
+emu_dim emu_block, emu_grid, emu_block_dim;
+unsigned emu_thread;
+alignas(1024) static unsigned char dynamic[SHARED];
+unsigned char *emu_dynamic = dynamic;
+
+struct fiber {
+    void *sp;
+    bool left, at_barrier;
+};
+struct warp {
+    emu_lanes given[2]; /* a meeting's words stay until the one after the next */
+    int turn, arrived, n_left;
+    uint32_t left;
+    uint64_t meetings;
+};
+
+static fiber fibers[MAX_THREADS], scheduler;
+static warp warps[MAX_THREADS / 32];
+static unsigned char *stacks;
+static unsigned n_threads, n_at_barrier, n_left;
+static uint64_t barriers;
+static int any, any_before;
+static emu_kernel body;
+static const void *body_args;
+
+extern "C" void emu_switch(void **from, void *to);
+asm(".text\n.globl emu_switch\nemu_switch:\n"
+    "push %rbp\npush %rbx\npush %r12\npush %r13\npush %r14\npush %r15\n"
+    "mov %rsp,(%rdi)\nmov %rsi,%rsp\n"
+    "pop %r15\npop %r14\npop %r13\npop %r12\npop %rbx\npop %rbp\nret\n");
+
+static void go(unsigned to)
+{
+    unsigned me = emu_thread;
+    emu_thread = to;
+    emu_switch(&fibers[me].sp, fibers[to].sp);
+}
+
+/* The next lane of this warp that can go on; else back to the scheduler, which takes the next warp. */
+static void yield()
+{
+    unsigned me = emu_thread, base = me & ~31u, n = n_threads - base < 32 ? n_threads - base : 32;
+    for (unsigned i = 1; i <= n; i++) {
+        unsigned t = base + (me - base + i) % n;
+        if (fibers[t].left || fibers[t].at_barrier) continue;
+        if (t != me) go(t);
+        return;
+    }
+    emu_switch(&fibers[me].sp, scheduler.sp);
+}
+
+const emu_lanes &emu_meet(const uint32_t *words, int n)
+{
+    warp &w = warps[emu_thread / 32];
+    emu_lanes &here = w.given[w.turn];
+    uint64_t meeting = w.meetings;
+    unsigned base = emu_thread & ~31u;
+    int lanes = (int)(n_threads - base < 32 ? n_threads - base : 32);
+    if (n) memcpy(here[emu_thread & 31], words, (size_t)n * 4);
+    if (++w.arrived == lanes - w.n_left) {
+        w.arrived = 0;
+        w.meetings++;
+        w.turn ^= 1;
+    } else
+        for (long spins = 0; w.meetings == meeting; yield())
+            if (++spins > 100000) {
+                fprintf(stderr, "emulate: lanes of a warp wait for each other and some never come\n");
+                abort();
+            }
+    return here;
+}
+
+uint32_t emu_left() { return warps[emu_thread / 32].left; }
+
+static void open_barrier()
+{
+    for (unsigned t = 0; t < n_threads; t++) fibers[t].at_barrier = false;
+    n_at_barrier = 0;
+    barriers++;
+    any_before = any;
+    any = 0;
+}
+
+void __syncthreads()
+{
+    fibers[emu_thread].at_barrier = true;
+    uint64_t b = barriers;
+    if (++n_at_barrier == n_threads - n_left) open_barrier();
+    while (barriers == b) yield();
+}
+
+int __syncthreads_or(int v)
+{
+    any |= v != 0;
+    __syncthreads();
+    return any_before;
+}
+
+static void enter()
+{
+    body(body_args);
+    fiber &me = fibers[emu_thread];
+    warp &w = warps[emu_thread / 32];
+    me.left = true;
+    n_left++;
+    w.n_left++;
+    w.left |= 1u << (emu_thread & 31);
+    unsigned base = emu_thread & ~31u;
+    int lanes = (int)(n_threads - base < 32 ? n_threads - base : 32);
+    if (w.arrived && w.arrived == lanes - w.n_left) { /* the others waited for this one */
+        w.arrived = 0;
+        w.meetings++;
+        w.turn ^= 1;
+    }
+    if (n_at_barrier && n_at_barrier == n_threads - n_left) open_barrier();
+    for (;;) yield();
+}
+
+static void start(unsigned t)
+{
+    void **sp = (void **)(stacks + (size_t)(t + 1) * STACK - 64);
+    *--sp = NULL; /* keeps the stack aligned as after a call */
+    *--sp = (void *)enter;
+    sp -= 6;
+    memset(sp, 0, 6 * sizeof *sp);
+    fibers[t] = {sp, false, false};
+}
+
+static void run_block()
+{
+    memset(warps, 0, sizeof warps);
+    n_at_barrier = n_left = 0;
+    any = 0;
+    for (unsigned t = 0; t < n_threads; t++) start(t);
+    for (long idle = 0; n_left < n_threads;) {
+        bool ran = false;
+        for (unsigned base = 0; base < n_threads; base += 32) {
+            unsigned t = base;
+            while (t < base + 32 && t < n_threads && (fibers[t].left || fibers[t].at_barrier)) t++;
+            if (t == base + 32 || t == n_threads) continue;
+            emu_thread = t;
+            emu_switch(&scheduler.sp, fibers[t].sp);
+            ran = true;
+        }
+        if (!ran && ++idle > 2) {
+            fprintf(stderr, "emulate: threads wait at a barrier for others that never come\n");
+            abort();
+        }
+    }
+}
+
+void emu_run(emu_kernel f, const void *args, const unsigned *grid, unsigned threads, unsigned shared)
+{
+    if (!stacks) {
+        stacks = (unsigned char *)mmap(NULL, (size_t)MAX_THREADS * STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (stacks == MAP_FAILED) abort();
+    }
+    body = f;
+    body_args = args;
+    n_threads = threads;
+    emu_grid = {grid[0], grid[1], grid[2]};
+    emu_block_dim = {threads, 1, 1};
+    bool backwards = getenv("CB_EMULATE_BACKWARDS") != NULL; /* blocks have no order */
+    unsigned n = grid[0] * grid[1] * grid[2];
+    for (unsigned i = 0; i < n; i++) {
+        unsigned b = backwards ? n - 1 - i : i;
+        emu_block = {b % grid[0], b / grid[0] % grid[1], b / grid[0] / grid[1]};
+        memset(emu_dynamic, 0xff, shared); /* poison: NaN */
+        run_block();
+    }
+}

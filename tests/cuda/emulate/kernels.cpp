@@ -1,0 +1,37 @@
+/* kernels.cpp: the kernels that are emulated, by name: all but those of gemm_sm90.cu and the probes. */
+#include "run.h"
+extern "C" {
+#include "cuda/abi.h"
+#include "../fake_kernels.h"
+}
+#include <stdio.h>
+#include <string.h>
+
+#define KERNELS(X)                                                                                                                \
+    X(k_rows, cu_rows) X(k_softcap, cu_rows) X(k_rows_many, cu_rows_many) X(k_route_many, cu_rows_many) X(k_decode, cu_decode)     \
+    X(k_decode_4g64, cu_decode) X(k_decode_4g32, cu_decode) X(k_decode_2g128, cu_decode) X(k_gemv4, cu_linears)                    \
+    X(k_gemv8, cu_linears) X(k_attn, cu_attention) X(k_attn_split, cu_attention) X(k_attn_merge, cu_attention)                     \
+    X(k_attn_step64, cu_attn_step) X(k_attn_step128, cu_attn_step) X(k_attn_step256, cu_attn_step) X(k_attn_step512, cu_attn_step) \
+    X(k_attn_join, cu_attn_step) X(k_delta_step, cu_delta_step) X(k_conv, cu_conv) X(k_conv_keep, cu_conv) X(k_delta, cu_delta)    \
+    X(k_moe_sort, cu_sort) X(k_encode, cu_encode) X(k_remainders, cu_remainders) X(k_best, cu_best)                                       \
+    X(k_attn_many64, cu_attention) X(k_attn_many128, cu_attention) X(k_attn_many256, cu_attention)                                 \
+    X(k_delta_prepare, cu_delta) X(k_delta_scan, cu_delta) X(k_gemm_q4g64, cu_linear) X(k_gemm_q2g128, cu_linear)                  \
+    X(k_gemm_q4g32, cu_linear) X(k_gemm_q8g64, cu_linear) X(k_gemm_planes, cu_linear)
+
+#define BODY(name, type)                                                              \
+    extern "C" void name(const type);                                                 \
+    static void body_##name(const void *a) { name(*(const type *)a); }                \
+    static void run_##name(const void *a, const fake_grid *g) { emu_run(body_##name, a, g->blocks, g->threads, g->shared); }
+KERNELS(BODY)
+
+extern "C" fake_kernel fake_kernel_find(const char *name, size_t *n)
+{
+#define FIND(k, type)            \
+    if (strcmp(name, #k) == 0) { \
+        *n = sizeof(type);       \
+        return run_##k;          \
+    }
+    KERNELS(FIND)
+    fprintf(stderr, "emulate: %s is not emulated\n", name);
+    return NULL;
+}

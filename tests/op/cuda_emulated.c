@@ -1,0 +1,114 @@
+/* cuda_emulated.c: the GPU's kernels give the CPU's bits, without a GPU: on a driver whose kernels are run by fibers on the CPU
+ * (tests/cuda/emulate). All but those of gemm_sm90.cu; races, and what the hardware does otherwise than its manual, are left to tests/op/cuda.c
+ * on a GPU. Each tiny checkpoint in single rows, in chunks, in one step, and among others. CB_TEST_ONLY: some of them. */
+#include "../cuda/fake_cuda.h"
+#include "../support/engine.h"
+#include <dlfcn.h>
+#include <unistd.h>
+
+static char names[TE_CHECKPOINTS][64];
+static uint64_t golden[TE_CHECKPOINTS];
+static int n_names;
+static bool there;
+
+/* Beside this program: ../cuda/emulated/libcuda.so.1. Opened by its path, it is what the soname finds from then on. A GPU of compute
+ * capability 8.0, whose kernels for many rows are those of gemm.cu. */
+static void open_driver(void)
+{
+    char path[4200];
+    ssize_t n = readlink("/proc/self/exe", path, 4000);
+    for (int up = 0; up < 2 && n > 0; up++)
+        while (n > 0 && path[--n] != '/') {}
+    snprintf(path + n, sizeof path - (size_t)n, "/cuda/emulated/libcuda.so.1");
+    if (access(path, F_OK) != 0) return;
+    void *lib = dlopen(path, RTLD_NOW);
+    if (!lib) fail_msg("%s", dlerror());
+    __typeof__(&fake_tell) tell;
+    *(void **)&tell = dlsym(lib, "fake_tell");
+    tell("cc=80");
+    there = true;
+}
+
+/* n tokens of sequence 0 by single rows, among two others, whose rows come before and after. */
+static uint64_t among(cb_engine *e, int n)
+{
+    cb_engine_info info;
+    cb_engine_get_info(e, &info);
+    cb_session *s[3];
+    for (int k = 0; k < 3; k++) assert_int_equal(cb_session_open(e, &s[k], NULL), 0);
+    float *logits = malloc((size_t)info.n_vocab * 4 * 3);
+    te_hasher h = te_hash_start();
+    for (int pos = 0; pos < n; pos++) {
+        cb_row rows[3];
+        for (int k = 0; k < 3; k++) rows[k] = (cb_row){s[(k + 2) % 3], te_token((k + 2) % 3, pos, info.n_vocab), 1};
+        cb_err err = {0};
+        if (cb_step(e, rows, 3, logits, &err) < 0) fail_msg("%s", err.text);
+        te_hash_row(&h, logits + info.n_vocab, info.n_vocab);
+    }
+    free(logits);
+    for (int k = 0; k < 3; k++) cb_session_close(s[k]);
+    return h.h;
+}
+
+/* One after the other: single rows, chunks of 5 (with 2 at the end), one step, among others. */
+static void hashes(const char *name, const char *device, uint64_t out[4])
+{
+    cb_engine *e = te_open(name, &(cb_engine_opts){.device = device, .ctx_size = 128, .max_rows = 32, .max_sessions = 4, .n_threads = 1});
+    out[0] = te_hash(e, 4, 1);
+    out[1] = te_hash(e, 7, 5);
+    out[2] = te_hash(e, 20, 20);
+    out[3] = among(e, 2);
+    cb_engine_close(e);
+}
+
+static void compare(const char *only)
+{
+    static const char *const what[] = {"by single rows", "in chunks of 5", "in one step of 20", "among two others"};
+    if (!there) skip();
+    int bad = 0;
+    for (int i = 0; i < n_names; i++) {
+        if (only && !strstr(names[i], only)) continue;
+        uint64_t cpu[4], gpu[4];
+        hashes(names[i], "cpu", cpu);
+        hashes(names[i], "cuda", gpu);
+        for (int k = 0; k < 4; k++) {
+            if (cpu[k] == gpu[k]) continue;
+            print_message("%s %s: %016llx, the CPU has %016llx\n", names[i], what[k], (unsigned long long)gpu[k], (unsigned long long)cpu[k]);
+            bad++;
+        }
+    }
+    assert_int_equal(bad, 0);
+}
+
+static void test_kernels(void **state)
+{
+    (void)state;
+    unsetenv("CB_CUDA_DECODE");
+    compare(NULL);
+}
+
+/* The launches of decode.c, which are not the default. */
+static void test_decode(void **state)
+{
+    (void)state;
+    setenv("CB_CUDA_DECODE", "on", 1);
+    compare(NULL);
+}
+
+/* Thread blocks have no order. */
+static void test_backwards(void **state)
+{
+    (void)state;
+    setenv("CB_EMULATE_BACKWARDS", "1", 1);
+    compare("moe-");
+    unsetenv("CB_EMULATE_BACKWARDS");
+    unsetenv("CB_CUDA_DECODE");
+}
+
+int main(void)
+{
+    n_names = te_find_checkpoints(names, golden, getenv("CB_TEST_ONLY"));
+    open_driver();
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_kernels), cmocka_unit_test(test_decode), cmocka_unit_test(test_backwards)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
