@@ -303,25 +303,15 @@ __device__ void pre_norm(const row_ctx &c)
     __shared__ float inv_shared;
     const float *from = in(c, 0), *w = c.o->w;
     float *x = c.o->stage >= 0 ? c.sm + c.o->stage : (float *)from;
-    int n = c.o->width, lane = threadIdx.x % 32, e0 = 4 * threadIdx.x;
+    int n = c.o->width, e0 = 4 * threadIdx.x;
     float4 w0 = make_float4(1, 1, 1, 1);
     if (w && e0 < n) w0 = in4(w, e0);
     if (c.o->stage >= 0)
         for (int e = e0; e < n; e += 4 * THREADS) *(float4 *)(x + e) = in4(from, e);
     __syncthreads();
     if (threadIdx.x < 32) {
-        float sum = 0;
-        int i = lane;
-        for (; i + 15 * 32 < n; i += 16 * 32) {
-            float u[16];
-#pragma unroll
-            for (int j = 0; j < 16; j++) u[j] = x[i + 32 * j];
-#pragma unroll
-            for (int j = 0; j < 16; j++) sum = cb_fma(u[j], u[j], sum);
-        }
-        for (; i < n; i += 32) sum = cb_fma(x[i], x[i], sum);
-        float inv = 1.0f / sqrtf(lane_fold(sum) / (float)n + c.o->f[0]);
-        if (lane == 0) inv_shared = inv;
+        float inv = 1.0f / sqrtf(sum_squares(x, n) / (float)n + c.o->f[0]);
+        if (threadIdx.x == 0) inv_shared = inv;
     }
     __syncthreads();
     float inv = inv_shared;

@@ -4,6 +4,22 @@
 #include "cuda/common.cuh"
 #include "cuda/route.cuh"
 
+/* The lane tree of x*x over a row. One warp; 16 loads are under way together. */
+__device__ __forceinline__ float sum_squares(const float *x, int n)
+{
+    int i = threadIdx.x % 32;
+    float sum = 0;
+    for (; i + 15 * 32 < n; i += 16 * 32) {
+        float u[16];
+#pragma unroll
+        for (int j = 0; j < 16; j++) u[j] = x[i + 32 * j];
+#pragma unroll
+        for (int j = 0; j < 16; j++) sum = cb_fma(u[j], u[j], sum);
+    }
+    for (; i < n; i += 32) sum = cb_fma(x[i], x[i], sum);
+    return lane_fold(sum);
+}
+
 /* ---- fixed point ---- */
 
 /* 1.5 * 2^23: v + MAGIC has the integer nearest to v, ties to even, in its low bits, for |v| < 2^22. */
@@ -90,12 +106,10 @@ __device__ __noinline__ void quant_row(const float *row_x, int n, const cu_plane
 __device__ __forceinline__ bool wants_remainder(const float *x, int n, const float *dx, int n_groups, float share)
 {
     int lane = threadIdx.x % 32;
-    float top = 0, sum = 0;
+    float top = 0;
     for (int g = lane; g < n_groups; g += 32) top = fmaxf(top, dx[g]);
-#pragma unroll 16
-    for (int i = lane; i < n; i += 32) sum = cb_fma(x[i], x[i], sum);
     top = group_max(top, 32) * CB_XI_MAX;
-    return top * top > share * lane_fold(sum);
+    return top * top > share * sum_squares(x, n);
 }
 
 /* ---- butterflies ---- */

@@ -70,7 +70,7 @@ __device__ void op_rope_table(const row_ctx &c)
 /* A single wide head: all warps bring the row close, one adds it up; up to 8 values a thread stay in registers. */
 __device__ void wide_norm(const row_ctx &c)
 {
-    int n = c.o->n[1], lane = threadIdx.x % 32, T = blockDim.x;
+    int n = c.o->n[1], T = blockDim.x;
     float *x = c.shared + c.o->stage, v[8], w[8];
     const float *weight = c.o->w;
     __shared__ float inv_shared;
@@ -86,18 +86,8 @@ __device__ void wide_norm(const row_ctx &c)
     for (int i = threadIdx.x + 8 * T; i < n; i += T) x[i] = c.x[i];
     __syncthreads();
     if (threadIdx.x < 32) {
-        float sum = 0;
-        int i = lane;
-        for (; i + 7 * 32 < n; i += 8 * 32) {
-            float u[8];
-#pragma unroll
-            for (int j = 0; j < 8; j++) u[j] = x[i + 32 * j];
-#pragma unroll
-            for (int j = 0; j < 8; j++) sum = cb_fma(u[j], u[j], sum);
-        }
-        for (; i < n; i += 32) sum = cb_fma(x[i], x[i], sum);
-        float inv = 1.0f / sqrtf(lane_fold(sum) / (float)n + c.o->f[0]);
-        if (lane == 0) inv_shared = inv;
+        float inv = 1.0f / sqrtf(sum_squares(x, n) / (float)n + c.o->f[0]);
+        if (threadIdx.x == 0) inv_shared = inv;
     }
     __syncthreads();
     float inv = inv_shared;
