@@ -24,7 +24,7 @@ typedef struct allocation {
 typedef struct record { /* what a captured graph does: clears memory, or runs a kernel that is emulated */
     fake_kernel run;
     fake_grid grid;
-    uint8_t args[4096];
+    _Alignas(16) uint8_t args[4096];
     uint8_t *clear;
     size_t n;
     unsigned char value;
