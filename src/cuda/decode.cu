@@ -358,15 +358,7 @@ __device__ void pre_hadamard(const row_ctx &c)
         else *(float4 *)(v + e) = x;
     }
     if (block <= 128) return;
-    int s = 128;
-    for (; s * 8 <= block; s *= 8) {
-        __syncthreads();
-        butterflies<3>(v, n, s);
-    }
-    __syncthreads();
-    if (s * 4 == block) butterflies<2>(v, n, s);
-    else if (s * 2 == block) butterflies<1>(v, n, s);
-    __syncthreads();
+    all_butterflies(v, n, 128, block);
     for (int e = 4 * threadIdx.x; e < n; e += 4 * THREADS) last(e, *(const float4 *)(v + e));
 }
 

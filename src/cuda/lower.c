@@ -187,8 +187,8 @@ static int make(cb_dev *d, int which, cu_row_op *table, CUdeviceptr at, cb_err *
                   .anchor = cb_alloc_array((size_t)p->n_ops, sizeof *s.anchor)};
     c->order = cb_alloc_array((size_t)p->n_ops, sizeof *c->order);
     c->launches = cb_alloc_array((size_t)p->n_ops, sizeof *c->launches);
-    if (which == CU_FOR_ONE) c->decode = cb_alloc_array((size_t)p->n_ops, sizeof *c->decode);
-    int rc = s.done && s.anchor && c->order && c->launches && (c->decode || which != CU_FOR_ONE)
+    if (which == CU_FOR_ONE && d->decode) c->decode = cb_alloc_array((size_t)p->n_ops, sizeof *c->decode);
+    int rc = s.done && s.anchor && c->order && c->launches && (c->decode || which != CU_FOR_ONE || !d->decode)
                  ? 0 : cb_fail(err, CB_ENOMEM, "no memory for %d launches", p->n_ops);
     c->first_wanted = -1;
     if (rc == 0) find_patterns(d, which == CU_FOR_ONE || which == CU_FOR_SINGLES, &s);
@@ -197,7 +197,7 @@ static int make(cb_dev *d, int which, cu_row_op *table, CUdeviceptr at, cb_err *
         cu_launch *l = &c->launches[c->n_launches++];
         CUdeviceptr here = at + (size_t)i * sizeof *table;
         *l = (cu_launch){.first = i, .anchor = -1};
-        n = which == CU_FOR_ONE && d->decode ? cu_decode_group(d, &s, group, table + i, here, l, &c->decode[i]) : 0;
+        n = c->decode ? cu_decode_group(d, &s, group, table + i, here, l, &c->decode[i]) : 0;
         if (!n) {
             int from = which == CU_FOR_TAP ? i : pick(&s);
             n = 1;

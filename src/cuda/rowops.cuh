@@ -135,4 +135,17 @@ template <int R> __device__ __forceinline__ void butterflies(float *v, int n, in
         for (int i = 0; i < N; i++) p[i * s] = x[i];
     }
 }
+
+/* Strides s, 2s, .. below block, by all threads of a thread block. */
+__device__ __forceinline__ void all_butterflies(float *v, int n, int s, int block)
+{
+    for (; s * 8 <= block; s *= 8) {
+        __syncthreads();
+        butterflies<3>(v, n, s);
+    }
+    __syncthreads();
+    if (s * 4 == block) butterflies<2>(v, n, s);
+    else if (s * 2 == block) butterflies<1>(v, n, s);
+    __syncthreads();
+}
 #endif

@@ -217,19 +217,12 @@ __device__ void op_split(const row_ctx &c)
 /* In shared memory; strides ascend. */
 __device__ void op_hadamard(const row_ctx &c)
 {
-    int n = c.o->width, block = c.o->n[0], back = c.o->n[1], s = 1;
+    int n = c.o->width, block = c.o->n[0], back = c.o->n[1];
     float scale = c.o->f[0], *v = c.shared + c.o->stage;
     const float *w = c.o->w;
     if (back || !w) map(v, n, [&](int i) { return c.x[i]; });
     else map(v, n, [&](int i) { return c.x[i] * w[i]; });
-    for (; s * 8 <= block; s *= 8) {
-        __syncthreads();
-        butterflies<3>(v, n, s);
-    }
-    __syncthreads();
-    if (s * 4 == block) butterflies<2>(v, n, s);
-    else if (s * 2 == block) butterflies<1>(v, n, s);
-    __syncthreads();
+    all_butterflies(v, n, 1, block);
     if (back) map(c.y, n, [&](int i) { return (v[i] * scale) * w[i]; });
     else map(c.y, n, [&](int i) { return v[i] * scale; });
 }
