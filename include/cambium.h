@@ -310,6 +310,20 @@ CB_API void cb_sampler_close(cb_sampler *s);
 CB_API int32_t cb_sampler_pick(cb_sampler *s, const cb_sampling *p, const float *logits, const int32_t *history,
                                int n_history, int n_prompt, float *logprob, cb_err *err);
 
+/* How the token after a row is chosen, and which it is. */
+typedef struct cb_pick {
+    const cb_sampling *sampling;
+    const int32_t *history;    /* the sequence with this row's token as the last, n_history ids; the first n_prompt are the prompt */
+    int n_history, n_prompt;
+    int32_t token;             /* out: the id, or a negative error when the logits give none (all banned, beyond 1e30) */
+    float logprob;             /* out: as cb_sampler_pick's */
+} cb_pick;
+/* cb_step and cb_sampler_pick for each wanted row (at most max_sessions), in row order, with the same tokens and logprobs. On a GPU the logits
+ * mostly stay there (docs/sampling.md). The sampler's vocabulary may be smaller than the model's; ids beyond it are not picked. Errors:
+ * those of cb_step, and CB_EUSAGE for settings, before anything is run. When only picks fail the step is made and 0 returned; err tells why the
+ * last one did. */
+CB_API int cb_step_sample(cb_engine *e, const cb_row *rows, int n_rows, cb_sampler *s, cb_pick *picks, cb_err *err);
+
 /* ---- files -------------------------------------------------------------------------------------------------------- */
 
 /* Turns a GGUF file into an MLX checkpoint directory. `out_dir` must not exist, or must be empty; it appears whole or not

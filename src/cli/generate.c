@@ -49,15 +49,25 @@ static void put_other(gen *g, int i, cb_row *row)
     *row = (cb_row){ g->others[i], (int32_t)((g->other_state >> 33) % (uint64_t)g->m->n_vocab), 0 };
 }
 
-/* One step: n ids from g->ids[n_fed], in a batch with one row of each other sequence, half of them in front. */
-static int step(gen *g, int n, bool all_logits, cb_err *err)
+/* The rows of a step, the last of which chooses the next id. */
+static int step_sample(gen *g, int n_rows, int n_ids, cb_err *err)
+{
+    cb_pick pick = { .sampling = g->sampling, .history = g->ids, .n_history = n_ids, .n_prompt = g->n_prompt };
+    int rc = cb_step_sample(g->m->engine, g->rows, n_rows, g->sampler, &pick, err);
+    g->next = pick.token;
+    return rc < 0 ? rc : pick.token < 0 ? pick.token : 0;
+}
+
+/* One step: n ids from g->ids[n_fed], in a batch with one row of each other sequence, half of them in front. What follows the last id is
+ * wanted: always where ids are chosen from logits, else when it ends what is fed. */
+static int step(gen *g, int n, bool all_logits, bool ends, cb_err *err)
 {
     int k = 0, i = 0;
     for (; i < g->n_others / 2; i++) put_other(g, i, &g->rows[k++]);
     for (int j = 0; j < n; j++)
-        g->rows[k++] = (cb_row){ g->session, g->ids[g->n_fed + j], all_logits || j == n - 1 };
+        g->rows[k++] = (cb_row){ g->session, g->ids[g->n_fed + j], all_logits || (j == n - 1 && (ends || !g->sampling)) };
     for (; i < g->n_others; i++) put_other(g, i, &g->rows[k++]);
-    int rc = cb_step(g->m->engine, g->rows, k, g->logits, err);
+    int rc = g->sampling && ends ? step_sample(g, k, g->n_fed + n, err) : cb_step(g->m->engine, g->rows, k, g->logits, err);
     if (rc < 0) return rc;
     g->n_fed += n;
     g->last = g->logits + (size_t)(all_logits ? n - 1 : 0) * (size_t)g->m->info.n_vocab;
@@ -88,7 +98,7 @@ int gen_feed(gen *g, const int32_t *ids, int n, gen_rows_fn each, void *ctx, int
         int first = g->n_fed, to = n - first < most ? n : first + most;
         for (int i = 0; i < 2; i++)
             if (keep[i] > first && keep[i] < to) to = keep[i];
-        if ((rc = step(g, to - first, all, err)) < 0) return rc;
+        if ((rc = step(g, to - first, all, to == n, err)) < 0) return rc;
         if (g->hash_mode == GEN_HASH_ALL) hash_rows(g, g->logits, to - first);
         if (each && (rc = each(ctx, g->logits, first, to - first, err)) < 0) return rc;
         if (to == keep[0] || to == keep[1]) cb_session_keep(g->session, NULL); /* without room for it we go on all the same */
@@ -184,7 +194,8 @@ static int answer_loop(gen *g, outlet *o, int n_prompt, gen_result *r, cb_err *e
         int n_all = n_prompt + r->n_out;
         int32_t id = forced_id(o, r);
         bool inside = id < 0 && o->split.state == CB_REASON_INSIDE;
-        if (id < 0) id = cb_sampler_pick(g->sampler, p->sampling, g->last, g->ids, n_all, n_prompt, NULL, err);
+        if (id < 0 && g->sampling) id = g->next;
+        else if (id < 0) id = cb_sampler_pick(g->sampler, p->sampling, g->last, g->ids, n_all, n_prompt, NULL, err);
         if (id < 0) return id;
         g->ids[n_all] = id;
         r->n_out++;
@@ -205,7 +216,7 @@ static int answer_loop(gen *g, outlet *o, int n_prompt, gen_result *r, cb_err *e
             r->finish = "interrupted";
             break;
         }
-        if (r->n_out < limit && (rc = step(g, 1, false, err)) < 0) return rc;
+        if (r->n_out < limit && (rc = step(g, 1, false, true, err)) < 0) return rc;
     }
     r->first_s += first;
     return 0;
@@ -223,12 +234,15 @@ int gen_answer(gen *g, const int32_t *prompt, int n_prompt, const gen_params *p,
         if (cb_stops_add(&o.stops, p->stop->v[i], strlen(p->stop->v[i])) < 0)
             return cb_fail(err, CB_EUSAGE, "--stop: a stop text has 1 to %d bytes", CB_STOP_BYTES_MAX);
     double start = cb_now();
+    g->sampling = g->hash_mode == GEN_HASH_NONE ? p->sampling : NULL;
+    g->n_prompt = n_prompt;
     int rc = gen_feed(g, prompt, n_prompt, NULL, NULL, &r->n_cached, err);
     r->prefill_s = r->first_s = cb_now() - start;
     if (rc == 0) rc = cb_detok_open(g->m->tok, 1, &o.detok, err);
     if (rc == 0) rc = answer_loop(g, &o, n_prompt, r, err);
     if (rc == 0) rc = emit_end(&o, err);
     cb_detok_close(o.detok);
+    g->sampling = NULL;
     r->out = g->ids + n_prompt;
     return rc;
 }

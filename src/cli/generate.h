@@ -22,6 +22,9 @@ typedef struct gen {
     cb_row *rows;
     float *logits;     /* [logit_rows][engine n_vocab]; the last row of the latest feed is at `last` */
     const float *last;
+    const cb_sampling *sampling; /* while an answer is made and no hash wants logits: the next id is chosen in the step, */
+    int n_prompt;      /* of so many ids of the prompt; */
+    int32_t next;      /* it, in place of logits */
     int chunk, logit_rows;
     int32_t *ids;      /* [ctx_size + 1] what the session holds, in order, then ids not yet fed */
     int n_fed;

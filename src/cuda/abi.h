@@ -17,6 +17,7 @@ typedef struct cu_step {
     const int32_t *const *tables;      /* [n_kv_groups]: block tables, [max_sessions][table_stride] */
     int32_t table_stride;
     int32_t bad_op;                    /* earliest op that met a value that is not finite, or CU_NO_OP */
+    int32_t n_ids, pad;                /* the best id is one of 0 .. n_ids-1 */
 } cu_step;
 
 /* Activation planes of all rows of a value: the bytes of the CPU's layout (kernels.h, cb_qrows), so that packed weights are
@@ -256,13 +257,53 @@ typedef struct cu_remainders {
     int32_t n_rows, shift;   /* shift: from a row to its remainder */
 } cu_remainders;
 
-/* The largest logit of each row; also looks for values that are not finite. */
+/* The largest logit of each row; also looks for values that are not finite. A thread block takes CU_BEST_BLOCK logits. */
+enum { CU_BEST_BLOCK = 2048 };
 typedef struct cu_best {
     cu_step *step;
     const float *logits;     /* [rows][n] */
     unsigned long long *best; /* [rows]: ordered logit << 32 | ~index; zeroed before */
-    int32_t n, n_rows, op, pad;
+    int32_t n, n_rows;
+    int32_t op;              /* for reports; -1: none, because bans have put infinities there */
+    int32_t pad;
 } cu_best;
+
+/* Sampling (plan/top.h, sample.cu). What is asked for a row, and its changes: n_changes of them from change0 on. */
+enum { CU_ASK_DRAW = 2, CU_ASK_TOP = 3, CU_TOP = 2048, CU_TOP_BINS = 1024 };
+typedef struct cu_ask {
+    int32_t kind, n_changes, change0, count;
+    float repetition, presence, frequency, t, p, reach;
+    unsigned long long random;
+} cu_ask;
+typedef struct cu_change {
+    int32_t id;
+    float bias;
+    uint32_t n_all, n_own;
+} cu_change;
+/* How many logits of a row, and what weight of them, lie how far below the largest; zeroed before. */
+typedef struct cu_bins {
+    unsigned long long mass[CU_TOP_BINS];
+    uint32_t count[CU_TOP_BINS];
+} cu_bins;
+typedef struct cu_top {
+    unsigned long long max, best; /* before and after the changes: as cu_best has them */
+    unsigned long long sum;
+    uint32_t n, low;         /* low: ordered logit; 0: no other */
+    int32_t drawn;
+    float drawn_z;
+    unsigned long long list[CU_TOP]; /* [n] id << 32 | bits of the logit */
+} cu_top;
+typedef struct cu_sample {
+    const cu_step *step;
+    float *logits;           /* [rows][n] */
+    const cu_ask *asks;
+    const cu_change *changes;
+    unsigned long long *max, *best; /* [rows]; the same where there are no changes */
+    cu_bins *bins;           /* [rows] */
+    unsigned long long *sums; /* [rows][blocks] weights of each CU_BEST_BLOCK logits */
+    cu_top *top;             /* [rows] */
+    int32_t n, n_rows;
+} cu_sample;
 
 typedef struct cu_probe {
     const uint8_t *in;

@@ -9,7 +9,7 @@
 
 /* The embedded kernels (Makefile: one fatbin a .cu file). */
 extern const unsigned char cb_fatbin_rows[], cb_fatbin_rows_many[], cb_fatbin_decode[], cb_fatbin_gemv[], cb_fatbin_attention[], cb_fatbin_attention_many[];
-extern const unsigned char cb_fatbin_hybrid[], cb_fatbin_scan[], cb_fatbin_tools[], cb_fatbin_attn_step[], cb_fatbin_delta_step[];
+extern const unsigned char cb_fatbin_hybrid[], cb_fatbin_scan[], cb_fatbin_tools[], cb_fatbin_sample[], cb_fatbin_attn_step[], cb_fatbin_delta_step[];
 extern const unsigned char cb_fatbin_gemm[], cb_fatbin_gemm_sm90[];
 
 /* In the order of cu_kernel; `shared`: most dynamic shared memory. */
@@ -48,7 +48,10 @@ static const struct kernel_entry {
     [CU_K_MOE_SORT] = {cb_fatbin_hybrid, "k_moe_sort", 32 * CB_MAX_EXPERTS * 4},
     [CU_K_ENCODE] = {cb_fatbin_tools, "k_encode", 0},
     [CU_K_REMAINDERS] = {cb_fatbin_tools, "k_remainders", 0},
-    [CU_K_BEST] = {cb_fatbin_tools, "k_best", 0},
+    [CU_K_BEST] = {cb_fatbin_sample, "k_best", 0},
+    [CU_K_CHANGE] = {cb_fatbin_sample, "k_change", 0},
+    [CU_K_TOP_COUNT] = {cb_fatbin_sample, "k_top_count", 0},
+    [CU_K_TOP_TAKE] = {cb_fatbin_sample, "k_top_take", 0},
     [CU_K_PROBE_READ] = {cb_fatbin_tools, "k_probe_read", 0},
     [CU_K_PROBE_MMA] = {cb_fatbin_tools, "k_probe_mma", 0},
 };
@@ -151,6 +154,7 @@ static void cuda_close(cb_dev *d)
         if (d->scratch_mem) d->cu.cuMemFree_(d->scratch_mem);
         if (d->step_host) d->cu.cuMemFreeHost_(d->step_host);
         if (d->tables_host) d->cu.cuMemFreeHost_(d->tables_host);
+        if (d->asks_host) d->cu.cuMemFreeHost_(d->asks_host);
         if (d->out_host) d->cu.cuMemFreeHost_(d->out_host);
         for (int i = 0; i < d->n_modules; i++) d->cu.cuModuleUnload_(d->modules[i]);
         if (d->stream) d->cu.cuStreamDestroy_(d->stream);
@@ -215,6 +219,12 @@ static int logits_rows(const cb_plan *p, const cb_limits *lim)
     return n < lim->max_rows ? (int)n : lim->max_rows;
 }
 
+static int sample_rows(const cb_plan *p, const cb_limits *lim)
+{
+    int n = logits_rows(p, lim);
+    return n < lim->max_sessions ? n : lim->max_sessions;
+}
+
 static int table_stride(const cb_plan *p) { return (p->ctx_trained + CU_BLOCK - 1) / CU_BLOCK + 1; }
 
 static size_t tables_bytes(const cb_plan *p, const cb_limits *lim)
@@ -244,7 +254,7 @@ static uint64_t part_floats(const cb_plan *p, const cb_limits *lim)
 
 /* Where each part of the scratch begins; returns the size. */
 typedef struct parts {
-    uint64_t values, logits, part, sort_at, sort_tiles, remainders, best, step, tables, launches;
+    uint64_t values, logits, part, sort_at, sort_tiles, remainders, best, sample, step, tables, launches;
 } parts;
 
 static uint64_t lay_out(const cb_plan *p, const cb_limits *lim, parts *o)
@@ -259,6 +269,7 @@ static uint64_t lay_out(const cb_plan *p, const cb_limits *lim, parts *o)
     PART(sort_tiles, (routed + 2) * 16);
     PART(remainders, (uint64_t)lim->max_rows * 8 + 16);
     PART(best, (uint64_t)lim->max_rows * 8);
+    PART(sample, cu_sample_bytes(p, sample_rows(p, lim)));
     PART(step, step_bytes(lim));
     PART(tables, tables_bytes(p, lim));
     PART(launches, (uint64_t)p->n_ops * CU_N_SCHEDULES * sizeof(cu_row_op));
@@ -286,7 +297,8 @@ static void cuda_need(const cb_plan *p, const cb_limits *lim, int n_threads, cb_
 {
     (void)n_threads;
     parts o;
-    *out = (cb_mem){.weights = cu_weight_need(p), .scratch = lay_out(p, lim, &o), .pinned = step_bytes(lim) + tables_bytes(p, lim) + out_bytes(p)};
+    *out = (cb_mem){.weights = cu_weight_need(p), .scratch = lay_out(p, lim, &o)};
+    out->pinned = step_bytes(lim) + tables_bytes(p, lim) + cu_sample_pinned(sample_rows(p, lim)) + out_bytes(p);
     for (int i = 0; i < p->n_kv; i++) out->kv[p->kv[i].group] += kv_bytes(p, lim, i);
     for (int g = 0; g < CB_MAX_KV_GROUPS; g++) out->state += out->kv[g];
     for (int i = 0; i < p->n_rec; i++) out->recurrent += rec_bytes(p, lim, i);
@@ -314,6 +326,7 @@ static int cuda_prepare(cb_dev *d, const cb_limits *lim, cb_err *err)
     if (rc == 0) rc = cu_alloc(d, &d->scratch_mem, scratch, "activations and logits", err);
     if (rc == 0) rc = cu_alloc_pinned(d, (void **)&d->step_host, d->step_bytes, "the rows of a step", err);
     if (rc == 0) rc = cu_alloc_pinned(d, (void **)&d->tables_host, tables_bytes(p, lim), "block tables", err);
+    if (rc == 0) rc = cu_alloc_pinned(d, (void **)&d->asks_host, cu_sample_pinned(sample_rows(p, lim)), "sampling", err);
     if (rc == 0) rc = cu_alloc_pinned(d, &d->out_host, d->out_bytes, "logits", err);
     if (rc < 0) return rc;
     memset(d->tables_host, 0xff, tables_bytes(p, lim));
@@ -339,6 +352,7 @@ static int cuda_prepare(cb_dev *d, const cb_limits *lim, cb_err *err)
     d->remainders = (int32_t *)(base + o.remainders);
     d->best = (unsigned long long *)(base + o.best);
     d->step = (cu_step *)(base + o.step);
+    if ((rc = cu_sample_place(d, base + o.sample, sample_rows(p, lim), err)) < 0) return rc;
     d->tables = (CUdeviceptr)(uintptr_t)(base + o.tables);
     d->row_tables = (CUdeviceptr)(uintptr_t)(base + o.launches);
     d->tile_rows = 16;
@@ -367,4 +381,4 @@ static uint64_t cuda_available(const cb_dev *d)
 
 const cb_backend cb_backend_cuda = {.name = "cuda", .open = cuda_open, .close = cuda_close, .load = cuda_load, .need = cuda_need,
                                     .prepare = cuda_prepare, .run = cu_run, .state_copy = cu_state_copy, .label = cuda_label,
-                                    .n_threads = cuda_n_threads, .available = cuda_available, .probe = cu_run_probe, .finds_best = true, .rows = 8192};
+                                    .n_threads = cuda_n_threads, .available = cuda_available, .probe = cu_run_probe, .samples = true, .rows = 8192};

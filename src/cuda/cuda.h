@@ -1,5 +1,5 @@
 /* cuda.h: the CUDA backend's device. cuda.c opens and sizes it, load.c brings the weights, lower.c turns the plan into launches,
- * launch.c makes one launch, run.c runs a step. Kernels are in *.cu; abi.h is what they are given. */
+ * launch.c makes one launch, run.c runs a step, sample.c does its share of sampling. Kernels are in *.cu; abi.h is what they are given. */
 #ifndef CB_CUDA_CUDA_H
 #define CB_CUDA_CUDA_H
 #include "base/pool.h"
@@ -16,7 +16,7 @@ typedef enum cu_kernel {
     CU_K_ATTN, CU_K_ATTN_SPLIT, CU_K_ATTN_MERGE, CU_K_ATTN_MANY64, CU_K_ATTN_MANY128, CU_K_ATTN_MANY256,
     CU_K_ATTN_STEP64, CU_K_ATTN_STEP128, CU_K_ATTN_STEP256, CU_K_ATTN_STEP512, CU_K_ATTN_JOIN, CU_K_DELTA_STEP, /* fuse.h */
     CU_K_CONV, CU_K_CONV_KEEP, CU_K_DELTA, CU_K_DELTA_PREPARE, CU_K_DELTA_SCAN, CU_K_MOE_SORT,
-    CU_K_ENCODE, CU_K_REMAINDERS, CU_K_BEST, CU_K_PROBE_READ, CU_K_PROBE_MMA,
+    CU_K_ENCODE, CU_K_REMAINDERS, CU_K_BEST, CU_K_CHANGE, CU_K_TOP_COUNT, CU_K_TOP_TAKE, CU_K_PROBE_READ, CU_K_PROBE_MMA,
     CU_N_KERNELS
 } cu_kernel;
 
@@ -84,12 +84,15 @@ struct cb_dev {
     int logits_rows;         /* rows of logits there is room for; more are run in turn */
     int32_t *sort_at, *sort_tiles, *remainders;
     unsigned long long *best;
+    cu_sample sample;        /* its memory, for sample_rows rows */
+    int sample_rows;
     cu_step *step;           /* on the device */
     uint8_t *step_host;      /* pinned mirror of the step and its arrays */
     size_t step_bytes;
     CUdeviceptr tables;      /* [groups][max_sessions][table_stride] */
     int32_t *tables_host;    /* pinned mirror */
     int table_stride;
+    uint8_t *asks_host;      /* pinned: what is asked for sampling, and the answers */
     void *out_host;          /* pinned: logits or best ids on their way to the caller */
     size_t out_bytes;
 
@@ -147,6 +150,20 @@ int cu_kernel_launch(cb_dev *d, cu_kernel k, unsigned gx, unsigned gy, unsigned 
 /* run.c */
 int cu_run(cb_dev *d, const cb_batch *b, cb_err *err);
 int cu_state_copy(cb_dev *d, const cb_copy *ops, int n, cb_err *err);
+/* Finds the best id of each row; op: see cu_best. */
+int cu_launch_best(cb_dev *d, unsigned long long *best, int op, cb_err *err);
+/* Logits of n of the rows being run, to d->out_host, which has room for one at least; waits for them. */
+int cu_fetch_logits(cb_dev *d, int row, int n, cb_err *err);
+/* sample.c: bytes for sampling of so many rows at a time, on the device and page-locked; their places. */
+uint64_t cu_sample_bytes(const cb_plan *p, int rows);
+uint64_t cu_sample_pinned(int rows);
+int cu_sample_place(cb_dev *d, uint8_t *at, int rows, cb_err *err);
+/* Of the rows being run: sends what is asked, ahead of the step's launches; makes its own behind them; orders the answers; and when the device
+ * has been waited for gives them to the caller. */
+int cu_sample_send(cb_dev *d, cb_err *err);
+int cu_sample_launch(cb_dev *d, cb_err *err);
+int cu_sample_copy(cb_dev *d, cb_err *err);
+int cu_sample_give(cb_dev *d, cb_err *err);
 /* probe.c */
 int cu_run_probe(cb_dev *d, cb_probe *out, cb_err *err);
 

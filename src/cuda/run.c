@@ -1,5 +1,5 @@
 /* run.c: a step. Its rows, runs and tiles go to the device in one copy; then the launches, from a captured graph when the step only
- * decodes; then logits or the best ids come back. */
+ * decodes; then logits, best ids or what sampling needs (sample.c) come back. */
 #include "cuda/lower.h"
 #include <string.h>
 
@@ -99,6 +99,7 @@ static int send_step(cb_dev *d, cb_err *err)
     pack(&p, &s->wanted, b->wanted, b->n_wanted);
     find_runs(d, &p, s);
     s->table_stride = d->table_stride;
+    s->n_ids = b->n_ids ? b->n_ids : d->plan->n_vocab;
     s->bad_op = CU_NO_OP;
     CB_ASSERT(p.at <= d->step_bytes);
     TRY(d->cu.cuMemcpyHtoDAsync_((CUdeviceptr)(uintptr_t)d->step, s, p.at, d->stream), "the step's rows");
@@ -116,13 +117,19 @@ static int launch(cb_dev *d, int from, int to, cb_err *err)
     return 0;
 }
 
+int cu_launch_best(cb_dev *d, unsigned long long *to, int op, cb_err *err)
+{
+    cu_best a = {.step = d->step, .logits = d->logits, .best = to, .n = d->plan->n_vocab, .n_rows = d->n_wanted, .op = op};
+    unsigned blocks = ((unsigned)a.n + CU_BEST_BLOCK - 1) / CU_BEST_BLOCK;
+    return cu_kernel_launch(d, CU_K_BEST, blocks, (unsigned)d->n_wanted, 1, 256, 0, &a, err);
+}
+
 /* Looks for values that are not finite, and finds the best id of each row. */
 static int best(cb_dev *d, cb_err *err)
 {
-    cu_best a = {.step = d->step, .logits = d->logits, .best = d->best, .n = d->plan->n_vocab, .n_rows = d->n_wanted, .op = d->plan->n_ops - 1};
     if (!d->n_wanted) return 0;
     TRY(d->cu.cuMemsetD8Async_((CUdeviceptr)(uintptr_t)d->best, 0, (size_t)d->n_wanted * 8, d->stream), "best ids");
-    return cu_kernel_launch(d, CU_K_BEST, 32, (unsigned)d->n_wanted, 1, 256, 0, &a, err);
+    return cu_launch_best(d, d->best, d->plan->n_ops - 1, err);
 }
 
 static int whole_step(cb_dev *d, cb_err *err)
@@ -183,7 +190,14 @@ static int check(cb_dev *d, cb_err *err)
     return cb_fail(err, CB_ENUM, "%s: a value is not finite (NaN or infinity) after op %d", d->plan->ops[s->bad_op].name, s->bad_op);
 }
 
-/* Logits of the wanted rows wanted0 .. wanted0+n_wanted, through pinned memory. */
+int cu_fetch_logits(cb_dev *d, int row, int n, cb_err *err)
+{
+    size_t width = (size_t)d->plan->n_vocab;
+    TRY(d->cu.cuMemcpyDtoHAsync_(d->out_host, (CUdeviceptr)(uintptr_t)(d->logits + (size_t)row * width), (size_t)n * width * 4, d->stream), "logits");
+    return wait(d, err);
+}
+
+/* What is wanted of the rows wanted0 .. wanted0+n_wanted, through pinned memory. */
 static int fetch(cb_dev *d, cb_err *err)
 {
     const cb_batch *b = d->batch;
@@ -195,10 +209,15 @@ static int fetch(cb_dev *d, cb_err *err)
         if (rc < 0) return rc;
         for (int i = 0; i < d->n_wanted; i++) b->best[d->wanted0 + i] = (int32_t)~(uint32_t)ids[i];
     }
+    if (b->asks && d->n_wanted) {
+        int rc = cu_sample_copy(d, err);
+        if (rc == 0) rc = check(d, err);
+        if (rc == 0) rc = cu_sample_give(d, err);
+        if (rc < 0) return rc;
+    }
     for (int r = 0; b->logits && r < d->n_wanted;) {
         int n = d->n_wanted - r < (int)per ? d->n_wanted - r : (int)per;
-        TRY(d->cu.cuMemcpyDtoHAsync_(d->out_host, (CUdeviceptr)(uintptr_t)(d->logits + (size_t)r * (size_t)d->plan->n_vocab), (size_t)n * row, d->stream), "logits");
-        int rc = wait(d, err);
+        int rc = cu_fetch_logits(d, r, n, err);
         if (rc < 0) return rc;
         memcpy(b->logits + (size_t)(d->wanted0 + r) * (size_t)d->plan->n_vocab, d->out_host, (size_t)n * row);
         r += n;
@@ -290,22 +309,25 @@ static int run(cb_dev *d, cb_err *err)
         return cb_fail(err, CB_EUSAGE, "a tap on a step with logits of %d rows: the GPU has room for %d", b->n_wanted, d->logits_rows);
     d->wanted0 = 0;
     d->n_wanted = b->n_wanted < d->logits_rows ? b->n_wanted : d->logits_rows;
-    if ((rc = send_tables(d, err)) < 0 || (rc = send_step(d, err)) < 0) return rc;
+    if ((rc = send_tables(d, err)) < 0 || (rc = send_step(d, err)) < 0 || (b->asks && (rc = cu_sample_send(d, err)) < 0)) return rc;
     d->schedule = &d->schedules[b->tap ? CU_FOR_TAP : b->n_rows == 1 ? CU_FOR_ONE : d->n_splits ? CU_FOR_SINGLES : CU_FOR_MANY];
     if (b->tap) rc = tapped_step(d, err);
     else if (d->n_splits && b->n_wanted <= d->logits_rows) rc = from_graph(d, err);
     else rc = whole_step(d, err);
+    if (rc == 0 && b->asks) rc = cu_sample_launch(d, err);
     if (rc == 0) rc = fetch(d, err);
     while (rc == 0 && d->wanted0 + d->n_wanted < b->n_wanted) { /* more logits than there is room for: the head again */
         d->wanted0 += d->n_wanted;
         if (b->n_wanted - d->wanted0 < d->n_wanted) d->n_wanted = b->n_wanted - d->wanted0;
         CUdeviceptr wanted = (CUdeviceptr)(uintptr_t)(((cu_step *)d->step_host)->wanted + d->wanted0);
         TRY(d->cu.cuMemcpyHtoDAsync_((CUdeviceptr)(uintptr_t)&d->step->wanted, &wanted, sizeof wanted, d->stream), "the step's rows");
-        rc = launch(d, d->schedule->first_wanted, d->schedule->n_launches, err);
+        rc = b->asks ? cu_sample_send(d, err) : 0;
+        if (rc == 0) rc = launch(d, d->schedule->first_wanted, d->schedule->n_launches, err);
         if (rc == 0) rc = best(d, err);
+        if (rc == 0 && b->asks) rc = cu_sample_launch(d, err);
         if (rc == 0) rc = fetch(d, err);
     }
-    return rc < 0 || (b->best && b->n_wanted) ? rc : check(d, err);
+    return rc < 0 || ((b->best || b->asks) && b->n_wanted) ? rc : check(d, err);
 }
 
 static int is_lost(cb_err *err) { return cb_fail(err, CB_EIO, "cuda: the device failed in an earlier step; close the model and open it again"); }

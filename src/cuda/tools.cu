@@ -1,4 +1,4 @@
-/* tools.cu: float weights to planes at load, the best logit, state copies. */
+/* tools.cu: float weights to planes at load, lists of rows with a remainder, rooflines. */
 #include "cuda/common.cuh"
 
 /* One warp a row and group of 64. */
@@ -45,30 +45,6 @@ extern "C" __global__ void __launch_bounds__(1024) k_remainders(const __grid_con
         }
     __syncthreads();
     if (threadIdx.x < 2) a.list[threadIdx.x] = threadIdx.x ? n : 0;
-}
-
-/* y: row. The largest logit, ties to the lower id. */
-extern "C" __global__ void __launch_bounds__(256) k_best(const __grid_constant__ cu_best a)
-{
-    pdl_trigger();
-    pdl_wait();
-    const float *z = a.logits + (size_t)blockIdx.y * a.n;
-    unsigned long long best = 0;
-    bool bad = false;
-    for (int i = blockIdx.x * 256 + threadIdx.x; i < a.n; i += gridDim.x * 256) {
-        float f = z[i];
-        bad |= is_bad(f);
-        unsigned u = __float_as_uint(f == 0 ? 0.0f : f);
-        u = u & 0x80000000u ? ~u : u | 0x80000000u;
-        unsigned long long v = (unsigned long long)u << 32 | (unsigned)~i;
-        best = v > best ? v : best;
-    }
-    if (bad) report_bad(a.step, a.op);
-    for (int s = 16; s; s /= 2) {
-        unsigned long long v = __shfl_xor_sync(FULL, best, s);
-        best = v > best ? v : best;
-    }
-    if (threadIdx.x % 32 == 0) atomicMax(&a.best[blockIdx.y], best);
 }
 
 /* Roofline probes. Reads n 16-byte words, many in flight. */

@@ -2,6 +2,7 @@
 #ifndef CB_PLAN_BACKEND_H
 #define CB_PLAN_BACKEND_H
 #include "plan/plan.h"
+#include "plan/top.h"
 
 typedef struct cb_dev cb_dev;
 
@@ -30,8 +31,14 @@ typedef struct cb_batch {
     const int32_t *const *kv[CB_MAX_KV_GROUPS];
     const int32_t *wanted;     /* [n_wanted] row indexes */
     int n_wanted;
-    float *logits;             /* [n_wanted][n_vocab]; may be NULL when best is not */
+    float *logits;             /* [n_wanted][n_vocab]; may be NULL when best or asks are not */
     int32_t *best;             /* NULL, or [n_wanted]: the id with the largest logit, ties to the lower */
+    const cb_ask *asks;        /* NULL, or [n_wanted], of a backend that samples: what of each row is given to `answer` instead */
+    int n_ids;                 /* asks: ids that count are 0 .. n_ids-1 */
+    /* Wanted row i, in order, with top and no logits; when it returns 1 it is called again with the row's logits, [n_vocab] with the changes of
+     * its ask in them. */
+    int (*answer)(void *ctx, int i, const cb_top *top, const float *logits);
+    void *answer_ctx;
     cb_tap_fn tap;             /* NULL: none */
     void *tap_ctx;
 } cb_batch;
@@ -74,7 +81,7 @@ typedef struct cb_backend {
     uint64_t (*available)(const cb_dev *d);
     /* Measures the device's rooflines. Allocates, and frees again. */
     int (*probe)(cb_dev *d, cb_probe *out, cb_err *err);
-    bool finds_best; /* fills cb_batch.best; else only logits */
+    bool samples;    /* fills cb_batch.best and answers cb_batch.asks; else only logits */
     int rows;        /* of a step that it works best with; 0: CB_DEFAULT_ROWS */
 } cb_backend;
 #endif

@@ -3,6 +3,7 @@
 #include "plan/backends.h"
 #include "base/env.h"
 #include "model/family.h"
+#include "run/sampler.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,6 +38,8 @@ void cb_engine_close(cb_engine *e)
     cb_free(e->place);
     cb_free(e->wanted);
     cb_free(e->best_logits);
+    cb_free(e->asks);
+    cb_free(e->changes);
     cb_free(e);
 }
 
@@ -179,7 +182,8 @@ static int allocate(cb_engine *e, cb_err *err)
               (e->slot = cb_alloc_array(rows, 4)) && (e->place = cb_alloc_array(rows, 4)) && (e->wanted = cb_alloc_array(rows, 4)) &&
               (e->sessions = cb_alloc_array(n, sizeof *e->sessions)) &&
               (e->snapshots = cb_alloc_array((size_t)e->max_snapshots, sizeof *e->snapshots)) &&
-              (e->backend->finds_best || (e->best_logits = cb_alloc_array(n * (size_t)e->plan->n_vocab, sizeof(float))));
+              (e->backend->samples ? (e->asks = cb_alloc_array(n, sizeof *e->asks)) && (e->changes = cb_alloc_array(CB_TOP_CHANGES, sizeof *e->changes))
+                                   : (e->best_logits = cb_alloc_array(n * (size_t)e->plan->n_vocab, sizeof(float))) != NULL);
     for (int g = 0; g < e->plan->n_kv_groups && ok; g++) {
         cb_block_pool *p = &e->pools[g];
         p->n_blocks = p->n_free = e->lim.kv_blocks[g];
@@ -351,40 +355,105 @@ static int32_t largest(const float *z, int n)
     return best;
 }
 
-/* Exactly one of logits and best is wanted. */
-static int step(cb_engine *e, const cb_row *rows, int n_rows, float *logits, int32_t *best, cb_err *err)
+/* What is wanted of the rows: one of these. */
+typedef struct wish {
+    float *logits;
+    int32_t *best;
+    cb_sampler *sampler; /* with picks */
+    cb_pick *picks;
+} wish;
+
+typedef struct sampling {
+    const cb_engine *e;
+    const wish *w;
+    cb_err *err;
+} sampling;
+
+static int ask(cb_engine *e, const wish *w, int n_wanted, cb_err *err)
+{
+    int n = 0;
+    if (cb_sampler_n_vocab(w->sampler) > e->plan->n_vocab)
+        return cb_fail(err, CB_EUSAGE, "a sampler for %d tokens: the model has %d", cb_sampler_n_vocab(w->sampler), e->plan->n_vocab);
+    for (int i = 0; i < n_wanted; i++) {
+        const cb_pick *p = &w->picks[i];
+        cb_ask spare, *q = e->backend->samples ? &e->asks[i] : &spare;
+        int rc = cb_sampler_ask(w->sampler, p->sampling, p->history, p->n_history, p->n_prompt, e->changes + n, e->changes ? CB_TOP_CHANGES - n : 0, q, err);
+        if (rc < 0) return rc;
+        n += q->n_changes;
+    }
+    return 0;
+}
+
+static int answer(void *ctx, int i, const cb_top *top, const float *logits)
+{
+    const sampling *a = ctx;
+    cb_pick *p = &a->w->picks[i];
+    cb_sampler *s = a->w->sampler;
+    const cb_ask *q = a->e->asks ? &a->e->asks[i] : NULL;
+    if (top) p->token = cb_sampler_answer(s, p->sampling, q, top, p->n_history, &p->logprob, a->err);
+    else if (q && q->kind != CB_ASK_ROW) p->token = cb_sampler_pick_changed(s, p->sampling, logits, p->n_history, &p->logprob, a->err);
+    else p->token = cb_sampler_pick(s, p->sampling, logits, p->history, p->n_history, p->n_prompt, &p->logprob, a->err);
+    return p->token == CB_SAMPLER_MORE;
+}
+
+/* The backend gave logits of each row, of which something else is wanted. */
+static void choose(const cb_engine *e, const wish *w, sampling *a, int n_wanted)
+{
+    for (int r = 0; r < n_wanted; r++) {
+        const float *z = e->best_logits + (size_t)r * (size_t)e->plan->n_vocab;
+        if (w->best) w->best[r] = largest(z, e->plan->n_vocab);
+        if (w->picks) answer(a, r, NULL, z);
+    }
+}
+
+static int check_wish(const cb_engine *e, const wish *w, int n_wanted, cb_err *err)
+{
+    if (n_wanted && !w->logits && !w->best && !w->picks) return cb_fail(err, CB_EUSAGE, "%d rows want logits, but there is no room for them", n_wanted);
+    if ((w->best || w->picks) && n_wanted > e->lim.max_sessions)
+        return cb_fail(err, CB_EUSAGE, "%d rows want their %s: at most max_sessions, %d, may", n_wanted, w->best ? "best id" : "next token", e->lim.max_sessions);
+    return 0;
+}
+
+static int step(cb_engine *e, const cb_row *rows, int n_rows, const wish *w, cb_err *err)
 {
     int n_wanted = 0, rc;
     if (n_rows < 1 || n_rows > e->lim.max_rows)
         return cb_fail(err, CB_EUSAGE, "a step of %d rows: allowed are 1 to %d", n_rows, e->lim.max_rows);
     rc = check_rows(e, rows, n_rows, err);
     if (rc == 0) n_wanted = group_rows(e, rows, n_rows);
-    if (rc == 0 && n_wanted && !logits && !best)
-        rc = cb_fail(err, CB_EUSAGE, "%d rows want logits, but there is no room for them", n_wanted);
-    if (rc == 0 && best && n_wanted > e->lim.max_sessions)
-        rc = cb_fail(err, CB_EUSAGE, "%d rows want their best id: at most max_sessions, %d, may", n_wanted, e->lim.max_sessions);
+    if (rc == 0) rc = check_wish(e, w, n_wanted, err);
+    if (rc == 0 && w->picks) rc = ask(e, w, n_wanted, err);
     if (rc == 0) rc = reserve(e, rows, n_rows, err);
     if (rc == 0) {
-        bool on_device = best && e->backend->finds_best;
-        cb_batch b = {.n_rows = n_rows, .token = e->token, .pos = e->pos, .slot = e->slot, .wanted = e->wanted,
-                      .n_wanted = n_wanted, .logits = on_device ? NULL : best ? e->best_logits : logits,
-                      .best = on_device ? best : NULL, .tap = e->tap, .tap_ctx = e->tap_ctx};
+        bool on_device = e->backend->samples;
+        sampling a = {e, w, err};
+        cb_batch b = {.n_rows = n_rows, .token = e->token, .pos = e->pos, .slot = e->slot, .wanted = e->wanted, .n_wanted = n_wanted,
+                      .logits = w->logits ? w->logits : e->best_logits, .best = on_device ? w->best : NULL,
+                      .asks = on_device && w->picks ? e->asks : NULL, .n_ids = w->picks ? cb_sampler_n_vocab(w->sampler) : 0, .answer = answer,
+                      .answer_ctx = &a, .tap = e->tap, .tap_ctx = e->tap_ctx};
         for (int g = 0; g < e->plan->n_kv_groups; g++) b.kv[g] = e->tables[g];
         rc = e->backend->run(e->dev, &b, err);
         settle(e, rows, n_rows, rc == 0);
-        if (rc == 0 && best && !on_device)
-            for (int r = 0; r < n_wanted; r++) best[r] = largest(e->best_logits + (size_t)r * (size_t)e->plan->n_vocab, e->plan->n_vocab);
+        if (rc == 0 && !w->logits && !on_device) choose(e, w, &a, n_wanted);
     }
     for (int r = 0; r < n_rows; r++)
         if (rows[r].session && rows[r].session->q.engine == e) rows[r].session->pending = 0;
     return rc;
 }
 
-int cb_step(cb_engine *e, const cb_row *rows, int n_rows, float *logits, cb_err *err) { return step(e, rows, n_rows, logits, NULL, err); }
+int cb_step(cb_engine *e, const cb_row *rows, int n_rows, float *logits, cb_err *err)
+{
+    return step(e, rows, n_rows, &(wish){.logits = logits}, err);
+}
 
 int cb_step_best(cb_engine *e, const cb_row *rows, int n_rows, int32_t *best, cb_err *err)
 {
-    return step(e, rows, n_rows, NULL, best, err);
+    return step(e, rows, n_rows, &(wish){.best = best}, err);
+}
+
+int cb_step_sample(cb_engine *e, const cb_row *rows, int n_rows, cb_sampler *s, cb_pick *picks, cb_err *err)
+{
+    return step(e, rows, n_rows, &(wish){.sampler = s, .picks = picks}, err);
 }
 
 int cb_engine_probe(cb_engine *e, cb_probe *out, cb_err *err) { return e->backend->probe(e->dev, out, err); }

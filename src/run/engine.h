@@ -53,7 +53,9 @@ struct cb_engine {
     const int32_t **tables[CB_MAX_KV_GROUPS]; /* [max_sessions]: the sessions' tables, for the batch */
     int32_t *token, *pos, *slot, *wanted;     /* [max_rows]: the batch */
     int32_t *place;                           /* [max_rows]: number of a row among its session's */
-    float *best_logits;                  /* [max_sessions][n_vocab], when the backend does not find the best id */
+    float *best_logits;                  /* [max_sessions][n_vocab], when the backend does not sample; */
+    cb_ask *asks;                        /* [max_sessions], and */
+    cb_change *changes;                  /* [CB_TOP_CHANGES], when it does */
     cb_tap_fn tap;
     void *tap_ctx;
 };

@@ -6,6 +6,7 @@
  * to the lower id by construction. Probabilities are integers in units of 2^-30 of the largest one: sums are exact, so no
  * vector width and no order of addition can change a result. The loops use four-wide GNU vectors, which every target has. */
 #include "run/sampler.h"
+#include "run/sampler_ops.h"
 #include "base/err.h"
 #include "base/mem.h"
 #include <math.h>
@@ -16,22 +17,6 @@ typedef int32_t i4 __attribute__((vector_size(16)));
 typedef uint32_t u4 __attribute__((vector_size(16)));
 
 enum { BLOCK = 1024, SMALL = 2048 };
-/* The largest logit lies within this, so that the largest z stays finite through penalties (1e3) and temperature (1e5). */
-#define Z_LIMIT 1e30f
-
-struct cb_sampler {
-    int n_vocab;
-    int n;          /* candidates */
-    int dense;      /* id[i] == i, not written */
-    int drew;       /* w, blocks and sum describe the list */
-    float *z;       /* [n_vocab], padded */
-    int32_t *id;    /* [n_vocab] */
-    uint32_t *w;    /* [n_vocab], padded */
-    uint32_t *count; /* [n_vocab] occurrences in a window; all zero between uses */
-    uint32_t *keys; /* [n_vocab] scratch of the selections */
-    uint64_t *block; /* sum of w over each BLOCK candidates */
-    uint64_t sum;
-};
 
 int cb_sampler_open(int n_vocab, cb_sampler **out, cb_err *err)
 {
@@ -155,7 +140,7 @@ static inline float value_of(uint32_t key)
 }
 
 /* Largest of n floats; *bad is set for a NaN. */
-static float max_of(const float *z, int n, int *bad)
+float cb_smp_max(const float *z, int n, int *bad)
 {
     f4 a[4];
     i4 nan = {0};
@@ -203,31 +188,46 @@ static void keep_above(cb_sampler *s, float base, float low, int with_w)
 
 /* ---- logit bias and penalties ---- */
 
+int cb_smp_check_bias(const cb_sampler *s, const cb_sampling *p, int i, cb_err *err)
+{
+    int32_t id = p->bias_ids[i];
+    float b = p->bias[i];
+    if (id < 0 || id >= s->n_vocab)
+        return cb_fail(err, CB_EUSAGE, "logit bias: token %d is outside the vocabulary of %d", id, s->n_vocab);
+    if (!(b >= -100 && b <= 100)) return cb_fail(err, CB_EUSAGE, "logit bias: %g of token %d is outside -100..100", (double)b, id);
+    return 0;
+}
+
 static int add_bias(cb_sampler *s, const cb_sampling *p, cb_err *err)
 {
     for (int i = 0; i < p->n_bias; i++) {
+        int rc = cb_smp_check_bias(s, p, i, err);
+        if (rc < 0) return rc;
         int32_t id = p->bias_ids[i];
         float b = p->bias[i];
-        if (id < 0 || id >= s->n_vocab)
-            return cb_fail(err, CB_EUSAGE, "logit bias: token %d is outside the vocabulary of %d", id, s->n_vocab);
-        if (!(b >= -100 && b <= 100)) return cb_fail(err, CB_EUSAGE, "logit bias: %g of token %d is outside -100..100", (double)b, id);
         s->z[id] = b == -100 ? -INFINITY : s->z[id] + b;
     }
     return 0;
 }
 
-typedef struct window {
-    const int32_t *ids;
-    int n;
-} window;
-
-static window window_of(const cb_sampling *p, const int32_t *history, int n_history, int n_prompt, int output_only)
+static cb_smp_window window_of(const cb_sampling *p, const int32_t *history, int n_history, int n_prompt, int output_only)
 {
     int last_n = p->repeat_last_n;
     if (last_n == -2) last_n = p->profile == CB_PROFILE_MLX ? 20 : p->profile == CB_PROFILE_LLAMACPP ? 64 : -1;
     int from = output_only ? n_prompt : 0;
     if (last_n >= 0 && n_history - from > last_n) from = n_history - last_n;
-    return (window){ history + from, n_history - from };
+    return (cb_smp_window){ history + from, n_history - from };
+}
+
+cb_smp_window cb_smp_window_all(const cb_sampling *p, const int32_t *history, int n_history, int n_prompt)
+{
+    return window_of(p, history, n_history, n_prompt, 0);
+}
+
+cb_smp_window cb_smp_window_own(const cb_sampling *p, const int32_t *history, int n_history, int n_prompt)
+{
+    int output_only = p->profile == CB_PROFILE_HF || p->profile == CB_PROFILE_VLLM;
+    return window_of(p, history, n_history, n_prompt, output_only);
 }
 
 /* One id's penalties: repetition first, then presence, then frequency, each rounded to f32. */
@@ -239,7 +239,7 @@ static float penalise(float z, uint32_t count, float rep, float pres, float freq
     return z + 0.0f;
 }
 
-static void penalise_window(cb_sampler *s, window w, float rep, float pres, float freq)
+static void penalise_window(cb_sampler *s, cb_smp_window w, float rep, float pres, float freq)
 {
     for (int i = 0; i < w.n; i++)
         if (w.ids[i] >= 0 && w.ids[i] < s->n_vocab) s->count[w.ids[i]]++;
@@ -258,12 +258,11 @@ static void penalties(cb_sampler *s, const cb_sampling *p, const int32_t *histor
 {
     float rep = p->repetition_penalty == 0 ? 1 : p->repetition_penalty;
     float pres = p->presence_penalty, freq = p->frequency_penalty;
-    int own_window = p->profile == CB_PROFILE_HF || p->profile == CB_PROFILE_VLLM; /* presence, frequency: output only */
-    if (rep != 1) penalise_window(s, window_of(p, history, n_history, n_prompt, 0), rep, 0, 0);
-    if (pres != 0 || freq != 0) penalise_window(s, window_of(p, history, n_history, n_prompt, own_window), 1, pres, freq);
+    if (rep != 1) penalise_window(s, cb_smp_window_all(p, history, n_history, n_prompt), rep, 0, 0);
+    if (pres != 0 || freq != 0) penalise_window(s, cb_smp_window_own(p, history, n_history, n_prompt), 1, pres, freq);
 }
 
-static void temperature(cb_sampler *s, float t)
+void cb_smp_temperature(cb_sampler *s, float t)
 {
     if (t == 1) return;
     int i = 0;
@@ -321,8 +320,9 @@ static uint32_t kth_key(cb_sampler *s, int k, int *n_above)
     return select_kth(s->keys, nb, k, n_above);
 }
 
-static void top_k(cb_sampler *s, int k, int keep_ties)
+void cb_smp_top_k(cb_sampler *s, const cb_sampling *p)
 {
+    int k = p->top_k, keep_ties = p->profile == CB_PROFILE_HF || p->profile == CB_PROFILE_VLLM;
     if (k <= 0 || k >= s->n) return;
     int n_above;
     uint32_t kth = kth_key(s, k, &n_above);
@@ -338,7 +338,7 @@ static void top_k(cb_sampler *s, int k, int keep_ties)
 }
 
 /* Weights of the list relative to its largest value, their block sums and their sum. */
-static void weigh(cb_sampler *s, float zmax)
+void cb_smp_weigh(cb_sampler *s, float zmax)
 {
     s->sum = 0;
     for (int b = 0; b * BLOCK < s->n; b++) {
@@ -383,7 +383,7 @@ static uint64_t mass_above(const cb_sampler *s, float zmax, float low)
 }
 
 /* Keeps the shortest prefix, in descending z and ascending id, whose weights reach `need` (1 <= need <= sum). */
-static void keep_mass(cb_sampler *s, uint64_t need)
+void cb_smp_keep_mass(cb_sampler *s, uint64_t need)
 {
     uint32_t prefix = 0, mask = 0;
     uint64_t above = 0;
@@ -409,28 +409,33 @@ static void keep_mass(cb_sampler *s, uint64_t need)
     s->dense = 0;
 }
 
-static void top_p(cb_sampler *s, float p)
+uint64_t cb_smp_mass(float p, uint64_t sum)
+{
+    double x = p > 0 ? ceil((double)p * (double)sum) : 1;
+    uint64_t need = x < 1 ? 1 : (uint64_t)x;
+    return need < sum ? need : sum;
+}
+
+void cb_smp_top_p(cb_sampler *s, float p)
 {
     if (p >= 1) return;
-    float zmax = max_of(s->z, s->n, NULL);
-    weigh(s, zmax);
-    double x = p > 0 ? ceil((double)p * (double)s->sum) : 1;
-    uint64_t need = x < 1 ? 1 : (uint64_t)x;
-    if (need > s->sum) need = s->sum;
+    float zmax = cb_smp_max(s->z, s->n, NULL);
+    cb_smp_weigh(s, zmax);
+    uint64_t need = cb_smp_mass(p, s->sum);
     /* The cut of a large list nearly always lies within a few units of the maximum: look there first. */
     for (float low = -3; s->n > SMALL && low > -25; low *= 2) {
         if (mass_above(s, zmax, low) < need) continue;
         keep_above(s, zmax, low, 1);
         break;
     }
-    keep_mass(s, need);
+    cb_smp_keep_mass(s, need);
 }
 
-static void min_p(cb_sampler *s, float m)
+void cb_smp_min_p(cb_sampler *s, float m)
 {
     if (m <= 0) return;
     if (m > 1) m = 1;
-    float zmax = max_of(s->z, s->n, NULL);
+    float zmax = cb_smp_max(s->z, s->n, NULL);
     if (s->n > SMALL) keep_above(s, zmax, (float)cb_sampler_ln((double)m) - 1e-3f, 0); /* a little more than needed */
     int n = 0;
     for (int i = 0; i < s->n; i++) {
@@ -452,7 +457,7 @@ static const uint8_t profile_order[4][6] = {
     [CB_PROFILE_LLAMACPP] = { CB_OP_PENALTIES, CB_OP_TOP_K, CB_OP_TOP_P, CB_OP_MIN_P, CB_OP_TEMPERATURE },
 };
 
-static int check(const cb_sampling *p, int n_history, int n_prompt, const uint8_t **order, cb_err *err)
+int cb_smp_check(const cb_sampling *p, int n_history, int n_prompt, const uint8_t **order, cb_err *err)
 {
     if (p->profile < 0 || p->profile > CB_PROFILE_LLAMACPP) return cb_fail(err, CB_EUSAGE, "sampling: profile %d is unknown", p->profile);
     if (!(p->temperature >= 0) || isinf(p->temperature)) return cb_fail(err, CB_EUSAGE, "sampling: temperature %g is not 0 or more", (double)p->temperature);
@@ -473,7 +478,7 @@ static int check(const cb_sampling *p, int n_history, int n_prompt, const uint8_
     return 0;
 }
 
-static int has_op(const uint8_t *order, int op)
+int cb_smp_has(const uint8_t *order, int op)
 {
     for (; *order != CB_OP_END; order++)
         if (*order == op) return 1;
@@ -492,18 +497,34 @@ static int argmax(const float *z, int n, float max)
     return 0;
 }
 
-static int draw(cb_sampler *s, const cb_sampling *p, int position)
+uint64_t cb_smp_random(const cb_sampling *p, int position)
 {
     const uint32_t counter[4] = { (uint32_t)position, p->choice, 0, 0 };
     uint32_t r[4];
     cb_philox(p->seed, counter, r);
-    uint64_t random = (uint64_t)r[1] << 32 | r[0];
-    uint64_t at = (uint64_t)((unsigned __int128)random * s->sum >> 64); /* 0 .. sum-1 */
+    return (uint64_t)r[1] << 32 | r[0];
+}
+
+float cb_smp_logprob(float z, float zmax, uint64_t sum) { return (float)((double)(z - zmax) - cb_sampler_ln((double)sum * 0x1p-30)); }
+
+int32_t cb_smp_draw(cb_sampler *s, const cb_sampling *p, int position, float *logprob)
+{
+    float zmax = cb_smp_max(s->z, s->n, NULL);
+    cb_smp_weigh(s, zmax);
+    s->drew = 1;
+    uint64_t at = (uint64_t)((unsigned __int128)cb_smp_random(p, position) * s->sum >> 64); /* 0 .. sum-1 */
     int b = 0;
     for (; at >= s->block[b]; b++) at -= s->block[b];
     int i = b * BLOCK;
     for (; at >= s->w[i]; i++) at -= s->w[i];
-    return i;
+    if (logprob) *logprob = cb_smp_logprob(s->z[i], zmax, s->sum);
+    return id_at(s, i);
+}
+
+int cb_smp_banned(cb_err *err) { return cb_fail(err, CB_EUSAGE, "sampling: every token is banned"); }
+int cb_smp_not_finite(int position, cb_err *err)
+{
+    return cb_fail(err, CB_ENUM, "sampling: the logits hold NaN or infinity (position %d)", position);
 }
 
 static void copy_logits(cb_sampler *s, const float *logits)
@@ -515,46 +536,58 @@ static void copy_logits(cb_sampler *s, const float *logits)
     s->dense = 1;
 }
 
-int32_t cb_sampler_pick(cb_sampler *s, const cb_sampling *p, const float *logits, const int32_t *history, int n_history,
-                        int n_prompt, float *logprob, cb_err *err)
+int cb_smp_is_greedy(const cb_sampling *p, const uint8_t *order) { return p->temperature < 1e-5f && cb_smp_has(order, CB_OP_TEMPERATURE); }
+
+/* Logits as they are, or `changed`: with bias and penalties in them. */
+static int32_t pick(cb_sampler *s, const cb_sampling *p, const float *logits, int changed, const int32_t *history, int n_history, int n_prompt,
+                    float *logprob, cb_err *err)
 {
     const uint8_t *order = NULL;
     int bad;
     s->drew = 0;
-    int rc = check(p, n_history, n_prompt, &order, err);
+    int rc = cb_smp_check(p, n_history, n_prompt, &order, err);
     if (rc < 0) return rc;
-    float max = max_of(logits, s->n_vocab, &bad);
-    if (bad || max > Z_LIMIT) return cb_fail(err, CB_ENUM, "sampling: the logits hold NaN or infinity (position %d)", n_history);
+    float max = cb_smp_max(logits, s->n_vocab, &bad);
+    if (bad || (max > CB_SMP_LIMIT && !changed)) return cb_smp_not_finite(n_history, err);
 
-    int greedy = p->temperature < 1e-5f && has_op(order, CB_OP_TEMPERATURE);
-    int changes = p->n_bias > 0 || has_op(order, CB_OP_PENALTIES);
+    int greedy = cb_smp_is_greedy(p, order), has_penalties = !changed && cb_smp_has(order, CB_OP_PENALTIES);
     if (greedy && logprob) *logprob = 0;
-    if (greedy && !changes && max >= -Z_LIMIT) return argmax(logits, s->n_vocab, max);
+    if (greedy && !(p->n_bias > 0 && !changed) && !has_penalties && max >= -CB_SMP_LIMIT) return argmax(logits, s->n_vocab, max);
 
     copy_logits(s, logits);
-    if ((rc = add_bias(s, p, err)) < 0) return rc;
-    if (p->n_bias > 0) max = max_of(s->z, s->n, NULL);
-    if (max < -Z_LIMIT) return cb_fail(err, CB_EUSAGE, "sampling: every token is banned");
+    if (!changed && (rc = add_bias(s, p, err)) < 0) return rc;
+    if (p->n_bias > 0) max = cb_smp_max(s->z, s->n, NULL);
+    if (max < -CB_SMP_LIMIT) return cb_smp_banned(err);
     if (greedy) {
-        if (has_op(order, CB_OP_PENALTIES)) penalties(s, p, history, n_history, n_prompt);
-        return argmax(s->z, s->n, max_of(s->z, s->n, NULL));
+        if (has_penalties) penalties(s, p, history, n_history, n_prompt);
+        return argmax(s->z, s->n, cb_smp_max(s->z, s->n, NULL));
     }
     for (; *order != CB_OP_END; order++) {
         switch (*order) {
-        case CB_OP_PENALTIES: penalties(s, p, history, n_history, n_prompt); break;
-        case CB_OP_TEMPERATURE: temperature(s, p->temperature); break;
-        case CB_OP_TOP_K: top_k(s, p->top_k, p->profile == CB_PROFILE_HF || p->profile == CB_PROFILE_VLLM); break;
-        case CB_OP_TOP_P: top_p(s, p->top_p); break;
-        case CB_OP_MIN_P: min_p(s, p->min_p); break;
+        case CB_OP_PENALTIES:
+            if (has_penalties) penalties(s, p, history, n_history, n_prompt);
+            break;
+        case CB_OP_TEMPERATURE: cb_smp_temperature(s, p->temperature); break;
+        case CB_OP_TOP_K: cb_smp_top_k(s, p); break;
+        case CB_OP_TOP_P: cb_smp_top_p(s, p->top_p); break;
+        case CB_OP_MIN_P: cb_smp_min_p(s, p->min_p); break;
         }
     }
-    float zmax = max_of(s->z, s->n, NULL);
-    weigh(s, zmax);
-    s->drew = 1;
-    int i = draw(s, p, n_history);
-    if (logprob) *logprob = (float)((double)(s->z[i] - zmax) - cb_sampler_ln((double)s->sum * 0x1p-30));
-    return id_at(s, i);
+    return cb_smp_draw(s, p, n_history, logprob);
 }
+
+int32_t cb_sampler_pick(cb_sampler *s, const cb_sampling *p, const float *logits, const int32_t *history, int n_history,
+                        int n_prompt, float *logprob, cb_err *err)
+{
+    return pick(s, p, logits, 0, history, n_history, n_prompt, logprob, err);
+}
+
+int32_t cb_sampler_pick_changed(cb_sampler *s, const cb_sampling *p, const float *logits, int n_history, float *logprob, cb_err *err)
+{
+    return pick(s, p, logits, 1, NULL, n_history, 0, logprob, err);
+}
+
+int cb_sampler_n_vocab(const cb_sampler *s) { return s->n_vocab; }
 
 int cb_sampler_last(const cb_sampler *s, const int32_t **ids, const uint32_t **w, uint64_t *sum)
 {

@@ -38,4 +38,21 @@ for words in version=11080 memory=600 cuModuleLoadData:1:209; do
 done
 CB_FAKE_CUDA=memory=600 try bench $TINY --device cuda; expect "bench: nothing fits: exit 6" 6 "need .* have"
 CB_FAKE_CUDA=cuGraphLaunch:20:719 try bench $TINY --device cuda --depths 16 --batch 1 --prompt-sizes 16; expect "bench: lost: exit 1" 1 "lost"
+
+# The same text as the CPU's from sampling, with kernels that are run on the CPU (tests/cuda/emulate).
+if [ -e "$fake/emulated/libcuda.so.1" ]; then
+    ids() { sed -n 's/.*"ids":\(\[[^]]*\]\).*/\1/p' "$1"; }
+    sampled() { # NAME FLAGS...: the same seed, tokens chosen on either device
+        local name=$1
+        shift
+        try run $TINY hello --raw -n 20 -c 256 -q --seed 7 --json --device cpu "$@"; cp "$T/out" "$T/cpu"
+        LD_LIBRARY_PATH=$fake/emulated CB_FAKE_CUDA=cc=80 try run $TINY hello --raw -n 20 -c 256 -q --seed 7 --json --device cuda "$@"
+        expect "$name" 0
+        same "$name: the same ids" "$(ids "$T/out" | grep , || echo none)" "$(ids "$T/cpu")"
+    }
+    sampled "sampling from all" --temp 1
+    sampled "top-k and top-p" --temp 0.8 --top-k 20 --top-p 0.9
+    sampled "min-p and penalties" --temp 1.2 --min-p 0.02 --repeat-penalty 1.2 --presence-penalty 0.5
+    sampled "greedy with a penalty" --temp 0 --repeat-penalty 1.3
+fi
 exit $failures

@@ -1,6 +1,7 @@
 /* cuda.c: the GPU gives the CPU's bits: the golden hash of every tiny checkpoint for any chunking, among neighbours, from one row to
  * many, and op by op. Skipped by name where there is no GPU (or this build has no kernels). */
 #include "../support/engine.h"
+#include "../support/sampling.h"
 
 enum { N_TOKENS = 150, SHORT_ROWS = 16 };
 
@@ -178,6 +179,20 @@ static void test_two_models(void **state)
     }
 }
 
+/* Sampling on the GPU: of some tiny checkpoints, and of the one at CB_TEST_MODEL, whose vocabulary may be large. */
+static void test_sampling(void **state)
+{
+    (void)state;
+    need_any_gpu();
+    char dir[128];
+    for (int i = 0; i < n_names; i += quick() || only_short() ? 8 : 3) {
+        snprintf(dir, sizeof dir, "tests/data/%s", names[i]);
+        ts_compare(dir, "cuda", only_short() ? 8 : 40);
+    }
+    if (!only_short()) ts_errors(dir, "cuda");
+    if (getenv("CB_TEST_MODEL")) ts_compare(getenv("CB_TEST_MODEL"), "cuda", 80);
+}
+
 /* Without a GPU an explicit request fails with the reason, and auto runs on the CPU and says why. */
 static void test_no_gpu(void **state)
 {
@@ -200,7 +215,7 @@ int main(void)
 {
     find_checkpoints();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_short), cmocka_unit_test(test_chunks), cmocka_unit_test(test_neighbours), cmocka_unit_test(test_two_models), cmocka_unit_test(test_no_gpu),
+        cmocka_unit_test(test_short), cmocka_unit_test(test_chunks), cmocka_unit_test(test_neighbours), cmocka_unit_test(test_two_models), cmocka_unit_test(test_sampling), cmocka_unit_test(test_no_gpu),
     };
     return cmocka_run_group_tests_name("op/cuda", tests, NULL, NULL);
 }

@@ -1,33 +1,11 @@
 /* cuda_emulated.c: the GPU's kernels give the CPU's bits, without a GPU: on a driver whose kernels are run by fibers on the CPU
  * (tests/cuda/emulate). All but those of gemm_sm90.cu; races, and what the hardware does otherwise than its manual, are left to tests/op/cuda.c
  * on a GPU. Each tiny checkpoint in single rows, in chunks, in one step, and among others. CB_TEST_ONLY: some of them. */
-#include "../cuda/fake_cuda.h"
-#include "../support/engine.h"
-#include <dlfcn.h>
-#include <unistd.h>
+#include "../support/emulated.h"
 
 static char names[TE_CHECKPOINTS][64];
 static uint64_t golden[TE_CHECKPOINTS];
 static int n_names;
-static bool there;
-
-/* Beside this program: ../cuda/emulated/libcuda.so.1. Opened by its path, it is what the soname finds from then on. A GPU of compute
- * capability 8.0, whose kernels for many rows are those of gemm.cu. */
-static void open_driver(void)
-{
-    char path[4200];
-    ssize_t n = readlink("/proc/self/exe", path, 4000);
-    for (int up = 0; up < 2 && n > 0; up++)
-        while (n > 0 && path[--n] != '/') {}
-    snprintf(path + n, sizeof path - (size_t)n, "/cuda/emulated/libcuda.so.1");
-    if (access(path, F_OK) != 0) return;
-    void *lib = dlopen(path, RTLD_NOW);
-    if (!lib) fail_msg("%s", dlerror());
-    __typeof__(&fake_tell) tell;
-    *(void **)&tell = dlsym(lib, "fake_tell");
-    tell("cc=80");
-    there = true;
-}
 
 /* n tokens of sequence 0 by single rows, among two others, whose rows come before and after. */
 static uint64_t among(cb_engine *e, int n)
@@ -64,7 +42,7 @@ static void hashes(const char *name, const char *device, uint64_t out[4])
 static void compare(const char *only)
 {
     static const char *const what[] = {"by single rows", "in chunks of 5", "in one step of 20", "among two others"};
-    if (!there) skip();
+    if (!emulated.lib) skip();
     int bad = 0;
     for (int i = 0; i < n_names; i++) {
         if (only && !strstr(names[i], only)) continue;
@@ -108,7 +86,7 @@ static void test_backwards(void **state)
 int main(void)
 {
     n_names = te_find_checkpoints(names, golden, getenv("CB_TEST_ONLY"));
-    open_driver();
+    emulated_open();
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_kernels), cmocka_unit_test(test_decode), cmocka_unit_test(test_backwards)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -71,8 +71,29 @@ static void assert_clean(void)
 
 static void assert_other_lives(void) { assert_int_equal(te_hash(other, 8, 8), other_golden); }
 
+/* Two sampled rows: penalties and a list, and a row that is fetched whole (two biases of one id). */
+static int sampled(cb_engine *e, cb_session *s, cb_session *f, cb_err *err)
+{
+    static const int32_t history[] = {1, 2, 3}, twice[] = {3, 3};
+    cb_engine_info info;
+    cb_engine_get_info(e, &info);
+    cb_sampling a, b;
+    cb_sampling_init(&a);
+    a.top_k = 5, a.repetition_penalty = 1.5f;
+    b = a;
+    b.bias_ids = twice, b.bias = (const float[]){1, 1}, b.n_bias = 2;
+    cb_pick picks[] = {{&a, history, 3, 1, -1, 0}, {&b, history, 3, 1, -1, 0}};
+    cb_sampler *sampler = NULL;
+    int rc = cb_sampler_open(info.n_vocab, &sampler, err);
+    cb_row two[] = {{s, 3, 1}, {f, 3, 1}};
+    if (rc == 0) rc = cb_step_sample(e, two, 2, sampler, picks, err);
+    cb_sampler_close(sampler);
+    if (rc == 0 && (picks[0].token < 0 || picks[1].token < 0)) fail_msg("sampled %d and %d", picks[0].token, picks[1].token);
+    return rc;
+}
+
 /* A bit of everything: a prompt, single rows (captured), several sequences, a fork and its own block, a snapshot and the way back, logits,
- * best ids, a tap. Stops at the first error. */
+ * best ids, sampled ones, a tap. Stops at the first error. */
 static void tap(void *ctx, const cb_tap *t) { (void)t, ++*(int *)ctx; }
 
 static int work(cb_engine *e, cb_err *err)
@@ -97,6 +118,7 @@ static int work(cb_engine *e, cb_err *err)
         cb_row two[] = {{s, 1, 1}, {f, 2, 1}};
         rc = cb_step_best(e, two, 2, best, err);
     }
+    if (rc == 0) rc = sampled(e, s, f, err);
     if (rc == 0) rc = cb_session_restore(f, n, err);
     cb_engine_set_tap(e, tap, &taps);
     if (rc == 0) rc = cb_step(e, &(cb_row){f, 5, 1}, 1, logits, err);
@@ -263,6 +285,7 @@ static void test_accounting(void **state)
             }
             for (int k = 0; k < 32; k++) rows[k] = (cb_row){s[k % 4], 9, 0};
             if (cb_step_best(e, rows, 32, best, &err) < 0) fail_msg("%s: %s", names[i], err.text);
+            if (sampled(e, s[0], s[1], &err) < 0) fail_msg("%s: %s", names[i], err.text);
             fake.count(round ? &later : &first);
             if (!round) continue;
             assert_int_equal(later.n_alloc, opened.n_alloc);
