@@ -126,6 +126,49 @@ typedef struct cu_rows_many {
     int32_t warps;           /* that share a row: all of the block, or 1 */
 } cu_rows_many;
 
+/* Chains for few rows (rows_few.cu): a thread keeps neighbouring elements of the row in registers. What comes from memory is brought into
+ * shared memory first; places there are counted in floats. */
+enum { CU_FEW_OPS = 10, CU_FEW_IN = 16, CU_FEW_WIDTH = 4096, CU_FEW_PARTS = 8, CU_FEW_ROWS = 128 };
+enum { CU_IN_CONST, CU_IN_CONST_ONE, CU_IN_ROW, CU_IN_ROW_ONE, CU_IN_WANTED }; /* a vector or one number; of the model, of this row */
+typedef struct cu_few_in {
+    const float *from;
+    int32_t stride;          /* floats between rows */
+    int16_t at, kind;        /* place, in units of 32 floats */
+} cu_few_in;
+typedef struct cu_few_op {
+    int32_t kind, op;        /* cb_op_kind; index in the plan, for reports */
+    int32_t n, m;            /* norm: n = 1, its squares are summed already; unit: n = act; Hadamard: n = block, m = back; quantisation: n = 1, of
+                                the same groups and value as the op before; sum of experts: n = how many */
+    float f;
+    int16_t x, b, w, keep;   /* places (of 32 floats) of inputs and of the output, -1: none. x: what the op before left in registers */
+    int32_t out_stride;      /* floats between rows */
+    float *out;              /* NULL: no other launch reads it */
+    union {
+        cu_planes q;         /* CB_QUANT's output */
+        cu_weight embed;     /* CB_EMBED's matrix */
+        struct {
+            const float *y, *route; /* CB_MOE_SUM: slot s of row r at y + (r*n + s)*y_stride, its weights at route + r*route_stride + n */
+            int32_t y_stride, route_stride;
+        } sum;
+    } u;
+} cu_few_op;
+/* Where the parts of a row meet: zero between launches but for the parts' words. */
+typedef struct cu_few_join {
+    uint32_t arrived, most[CU_FEW_PARTS]; /* of each part the bits of its largest magnitude, and its sum of squares in any order */
+    float squares[CU_FEW_PARTS];
+} cu_few_join;
+typedef struct cu_rows_few {
+    cu_step *step;
+    const cu_row_op *side;   /* ops that a thread block of their own does beside the chain: those of side_mask */
+    cu_few_join *join;       /* [rows] */
+    uint32_t side_mask;
+    int32_t n_ops, n_in;
+    int32_t width, n_parts;  /* elements of a part of the row */
+    float inverse;           /* 1 / width where that is exact, else 0 */
+    cu_few_in in[CU_FEW_IN];
+    cu_few_op o[CU_FEW_OPS];
+} cu_rows_few;
+
 /* Decode of one row: products with what makes their input in front (decode.cu). Values stand in shared memory, at places counted in
  * floats. */
 

@@ -8,7 +8,7 @@
 #include <string.h>
 
 /* The embedded kernels (Makefile: one fatbin a .cu file). */
-extern const unsigned char cb_fatbin_rows[], cb_fatbin_rows_many[], cb_fatbin_decode[], cb_fatbin_gemv[], cb_fatbin_attention[], cb_fatbin_attention_many[];
+extern const unsigned char cb_fatbin_rows[], cb_fatbin_rows_few[], cb_fatbin_rows_many[], cb_fatbin_decode[], cb_fatbin_gemv[], cb_fatbin_attention[], cb_fatbin_attention_many[];
 extern const unsigned char cb_fatbin_hybrid[], cb_fatbin_scan[], cb_fatbin_tools[], cb_fatbin_sample[], cb_fatbin_attn_step[], cb_fatbin_delta_step[];
 extern const unsigned char cb_fatbin_gemm[], cb_fatbin_gemm_sm90[];
 
@@ -19,6 +19,8 @@ static const struct kernel_entry {
     int shared;
 } kernels[CU_N_KERNELS] = {
     [CU_K_ROWS] = {cb_fatbin_rows, "k_rows", CU_ROW_SHARED},
+    [CU_K_ROWS_FEW8] = {cb_fatbin_rows_few, "k_rows_few8", CU_ROW_SHARED},
+    [CU_K_ROWS_FEW16] = {cb_fatbin_rows_few, "k_rows_few16", CU_ROW_SHARED},
     [CU_K_ROWS_MANY] = {cb_fatbin_rows_many, "k_rows_many", CU_MANY_WIDTH * 4},
     [CU_K_ROUTE_MANY] = {cb_fatbin_rows_many, "k_route_many", 0},
     [CU_K_SOFTCAP] = {cb_fatbin_rows, "k_softcap", 0},
@@ -254,7 +256,7 @@ static uint64_t part_floats(const cb_plan *p, const cb_limits *lim)
 
 /* Where each part of the scratch begins; returns the size. */
 typedef struct parts {
-    uint64_t values, logits, part, sort_at, sort_tiles, remainders, best, sample, step, tables, launches;
+    uint64_t values, logits, part, sort_at, sort_tiles, remainders, best, sample, few_join, step, tables, launches;
 } parts;
 
 static uint64_t lay_out(const cb_plan *p, const cb_limits *lim, parts *o)
@@ -270,6 +272,7 @@ static uint64_t lay_out(const cb_plan *p, const cb_limits *lim, parts *o)
     PART(remainders, (uint64_t)lim->max_rows * 8 + 16);
     PART(best, (uint64_t)lim->max_rows * 8);
     PART(sample, cu_sample_bytes(p, sample_rows(p, lim)));
+    PART(few_join, CU_FEW_ROWS * sizeof(cu_few_join));
     PART(step, step_bytes(lim));
     PART(tables, tables_bytes(p, lim));
     PART(launches, (uint64_t)p->n_ops * CU_N_SCHEDULES * sizeof(cu_row_op));
@@ -351,6 +354,7 @@ static int cuda_prepare(cb_dev *d, const cb_limits *lim, cb_err *err)
     d->sort_tiles = (int32_t *)(base + o.sort_tiles);
     d->remainders = (int32_t *)(base + o.remainders);
     d->best = (unsigned long long *)(base + o.best);
+    d->few_join = (cu_few_join *)(base + o.few_join);
     d->step = (cu_step *)(base + o.step);
     if ((rc = cu_sample_place(d, base + o.sample, sample_rows(p, lim), err)) < 0) return rc;
     d->tables = (CUdeviceptr)(uintptr_t)(base + o.tables);
@@ -364,7 +368,8 @@ static int cuda_prepare(cb_dev *d, const cb_limits *lim, cb_err *err)
             if (cu_attn_many(d, p->kv[p->ops[i].n[0]].dim, per) != CU_N_KERNELS && CU_WIDE_QUERIES / per < d->wide_rows)
                 d->wide_rows = CU_WIDE_QUERIES / per;
         }
-    return cu_lower(d, err);
+    r = d->cu.cuMemsetD8Async_((CUdeviceptr)(uintptr_t)d->few_join, 0, CU_FEW_ROWS * sizeof *d->few_join, d->stream);
+    return r == CUDA_SUCCESS ? cu_lower(d, err) : cu_fail(&d->cu, r, "activations", err);
 }
 
 static const char *cuda_label(const cb_dev *d) { return d->label; }

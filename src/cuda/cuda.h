@@ -1,5 +1,6 @@
 /* cuda.h: the CUDA backend's device. cuda.c opens and sizes it, load.c brings the weights, lower.c turns the plan into launches,
- * launch.c makes one launch, run.c runs a step, sample.c does its share of sampling. Kernels are in *.cu; abi.h is what they are given. */
+ * fuse.c and few.c know shorter ones, launch.c makes one launch, run.c runs a step, sample.c does its share of sampling. Kernels are in *.cu;
+ * abi.h is what they are given. */
 #ifndef CB_CUDA_CUDA_H
 #define CB_CUDA_CUDA_H
 #include "base/pool.h"
@@ -10,7 +11,7 @@
 
 /* Kernels by name; the order is that of the table in cuda.c. */
 typedef enum cu_kernel {
-    CU_K_ROWS, CU_K_ROWS_MANY, CU_K_ROUTE_MANY, CU_K_SOFTCAP,
+    CU_K_ROWS, CU_K_ROWS_FEW8, CU_K_ROWS_FEW16, CU_K_ROWS_MANY, CU_K_ROUTE_MANY, CU_K_SOFTCAP,
     CU_K_DECODE, CU_K_DECODE_4G64, CU_K_DECODE_4G32, CU_K_DECODE_2G128, /* of any format, and of one */
     CU_K_GEMV4, CU_K_GEMV8, /* up to 4 and up to 8 rows a tile */
     CU_K_ATTN, CU_K_ATTN_SPLIT, CU_K_ATTN_MERGE, CU_K_ATTN_MANY64, CU_K_ATTN_MANY128, CU_K_ATTN_MANY256,
@@ -25,6 +26,7 @@ typedef struct cu_launch {
     int first, n;            /* schedule->order[first .. first+n) are plan op indexes */
     const cu_row_op *table;  /* row-wise ops: their list on the device */
     int32_t shared;          /* the shared memory it takes, bytes */
+    struct cu_few *few;      /* or for few rows the chain that does the same (few.h); NULL: none */
     int32_t anchor;          /* of a fused pattern (fuse.h); -1: none */
     const cu_decode *decode; /* a launch of one of the k_decode: its arguments */
     cu_kernel kernel;        /* and which */
@@ -86,6 +88,7 @@ struct cb_dev {
     unsigned long long *best;
     cu_sample sample;        /* its memory, for sample_rows rows */
     int sample_rows;
+    cu_few_join *few_join;   /* [CU_FEW_ROWS] */
     cu_step *step;           /* on the device */
     uint8_t *step_host;      /* pinned mirror of the step and its arrays */
     size_t step_bytes;

@@ -1,5 +1,6 @@
 /* launch.c: the operations of one launch become a kernel's arguments. */
 #include "cuda/lower.h"
+#include "cuda/few.h"
 #include "cuda/fuse.h"
 #include <math.h>
 #include <string.h>
@@ -128,16 +129,19 @@ static int rows_many(cb_dev *d, const int32_t *ops, const cu_launch *l, int n_ro
     return rc;
 }
 
-enum { MANY_ROWS = 128 }; /* k_rows_many from here on: below, a thread block a row is sooner done */
-
+/* k_rows_many from CU_FEW_ROWS on: below, a thread block a row is sooner done. */
 static int rows(cb_dev *d, const cu_schedule *s, const cu_launch *l, cb_err *err)
 {
     const cb_op *first = &d->plan->ops[s->order[l->first]];
     int n_rows = cu_n_rows(d, first->out >= 0 ? first->out : first->in[0]);
     cu_rows a = {.step = d->step, .ops = l->table, .n_ops = l->n};
     if (!n_rows) return 0;
-    int width = n_rows >= MANY_ROWS ? many_width(d, s->order + l->first, l->n) : 0;
+    int width = n_rows >= CU_FEW_ROWS ? many_width(d, s->order + l->first, l->n) : 0;
     if (width) return rows_many(d, s->order + l->first, l, n_rows, width, err);
+    if (l->few && n_rows < CU_FEW_ROWS) {
+        cu_few *f = l->few;
+        return cu_kernel_launch(d, f->kernel, (unsigned)n_rows, (unsigned)f->y, 1, (unsigned)f->threads, (unsigned)f->shared, &f->a, err);
+    }
     if (first->kind == CB_SOFTCAP) return cu_kernel_launch(d, CU_K_SOFTCAP, 64, (unsigned)n_rows, 1, 256, 0, &a, err);
     return cu_kernel_launch(d, CU_K_ROWS, (unsigned)n_rows, 1, 1, n_rows <= d->n_sm ? 1024 : 512, (unsigned)l->shared, &a, err);
 }

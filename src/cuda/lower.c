@@ -1,6 +1,7 @@
 /* lower.c: the plan as a list of launches. Row-wise operations that are ready together become one launch, and so do linear
  * layers; an operation is ready when everything that must be ordered before it is in the list. */
 #include "cuda/lower.h"
+#include "cuda/few.h"
 #include "cuda/fuse.h"
 #include "plan/layout.h"
 #include <string.h>
@@ -210,6 +211,7 @@ static int make(cb_dev *d, int which, cu_row_op *table, CUdeviceptr at, cb_err *
             if (l->anchor < 0 && is_row_op(o, s.single)) {
                 l->table = (const cu_row_op *)here;
                 rc = make_table(d, group, n, which != CU_FOR_TAP, table + i, &l->shared, err);
+                if (rc == 0 && which != CU_FOR_TAP) rc = cu_few_make(d, group, n, l->table, &l->few, err);
             }
         }
         l->n = n;
@@ -241,6 +243,7 @@ int cu_lower(cb_dev *d, cb_err *err)
 void cu_free_schedules(cb_dev *d)
 {
     for (int i = 0; i < CU_N_SCHEDULES; i++) {
+        for (int k = 0; k < d->schedules[i].n_launches; k++) cb_free(d->schedules[i].launches[k].few);
         cb_free(d->schedules[i].order);
         cb_free(d->schedules[i].launches);
         cb_free(d->schedules[i].decode);

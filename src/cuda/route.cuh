@@ -4,6 +4,15 @@
 #include "cuda/common.cuh"
 #include "plan/opkind.h"
 
+/* Finite floats as integers in the same order, above 0; -0 equals +0. */
+__device__ __forceinline__ unsigned ordered(float v)
+{
+    unsigned u = __float_as_uint(v);
+    if ((u & 0x7fffffff) == 0) u = 0;
+    return u & 0x80000000u ? ~u : u | 0x80000000u;
+}
+__device__ __forceinline__ float from_ordered(unsigned u) { return __uint_as_float(u & 0x80000000u ? u & 0x7fffffff : ~u); }
+
 /* k times the largest of what is left, ties to the lower expert: a lane holds the PER experts lane, lane + 32, .. as ordered keys. */
 template <int PER> __device__ __forceinline__ void choose(const float *z, int n, int k, int32_t *ids)
 {
@@ -12,10 +21,7 @@ template <int PER> __device__ __forceinline__ void choose(const float *z, int n,
 #pragma unroll
     for (int j = 0; j < PER; j++) {
         int e = lane + 32 * j;
-        unsigned u = e < n ? __float_as_uint(z[e]) : 0;
-        if ((u & 0x7fffffff) == 0) u = 0; /* -0 equals +0 */
-        u = u & 0x80000000u ? ~u : u | 0x80000000u;
-        key[j] = e < n ? u : 0; /* 0: none; logits are finite here */
+        key[j] = e < n ? ordered(z[e]) : 0; /* 0: none; logits are finite here */
     }
     for (int i = 0; i < k; i++) {
         unsigned best = 0, at = ~0u;
@@ -71,10 +77,76 @@ __device__ __forceinline__ void weigh_row(const cu_row_op &o, const float *z, co
     }
 }
 
-/* Both. y: where ids and weights go. */
+/* ---- both, in registers ---- */
+
+/* A lane holds the logits of the PER experts lane, lane + 32, .. and what is chosen at ranks lane and lane + 32. */
+template <int PER> __device__ __forceinline__ void route_in_registers(const cu_row_op &o, cu_step *step, const float *z, int32_t *ids, float *w)
+{
+    int lane = threadIdx.x % 32, n = o.n[0], k = o.n[1], id[2] = {lane, lane + 32};
+    float u[PER], p[2] = {0, 0}, m = 0, all = 1, sum = 0;
+    unsigned key[PER];
+    bool bad = false;
+#pragma unroll
+    for (int j = 0; j < PER; j++) u[j] = lane + 32 * j < n ? z[lane + 32 * j] : 0;
+#pragma unroll
+    for (int j = 0; j < PER; j++) {
+        bad |= is_bad(u[j]);
+        key[j] = lane + 32 * j < n ? ordered(u[j]) : 0;
+    }
+    bad = __any_sync(FULL, bad);
+    if (bad) report_bad(step, o.op);
+    for (int i = 0; i < k && !bad; i++) {
+        unsigned best = 0, at = ~0u;
+#pragma unroll
+        for (int j = 0; j < PER; j++) best = max(best, key[j]);
+        best = __reduce_max_sync(FULL, best);
+#pragma unroll
+        for (int j = 0; j < PER; j++) at = min(at, key[j] == best ? (unsigned)(lane + 32 * j) : ~0u);
+        at = __reduce_min_sync(FULL, at);
+#pragma unroll
+        for (int j = 0; j < PER; j++)
+            if (lane + 32 * j == (int)at) key[j] = 0;
+        float logit = from_ordered(best);
+        if (i == 0) m = logit;
+        if (lane == i) id[0] = (int)at, p[0] = logit;
+        if (lane + 32 == i) id[1] = (int)at, p[1] = logit;
+    }
+    if (o.n[2] == CB_ROUTE_SOFTMAX_ALL) {
+        float s = 0;
+#pragma unroll
+        for (int j = 0; j < PER; j++)
+            if (lane + 32 * j < n) s += cb_expf(u[j] - m);
+        all = lane_fold(s);
+    }
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        p[h] = cb_expf(p[h] - m);
+        if (o.n[2] == CB_ROUTE_SOFTMAX_ALL) p[h] = p[h] / all;
+    }
+    for (int i = 0; i < k; i++) sum += __shfl_sync(FULL, i < 32 ? p[0] : p[1], i % 32);
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        if (lane + 32 * h >= k) break;
+        float v = p[h] / sum;
+        ids[lane + 32 * h] = id[h];
+        w[lane + 32 * h] = o.w ? v * o.w[id[h]] : v;
+    }
+}
+
+/* The op CB_ROUTE. One warp; y: where ids and weights go. */
 __device__ __forceinline__ void route_row(const cu_row_op &o, cu_step *step, const float *z, float *y)
 {
-    choose_row(o, z, (int32_t *)y, step);
-    weigh_row(o, z, (const int32_t *)y, y + o.n[1]);
+    if (o.n[0] <= 256) route_in_registers<8>(o, step, z, (int32_t *)y, y + o.n[1]);
+    else route_in_registers<32>(o, step, z, (int32_t *)y, y + o.n[1]);
+}
+
+/* CB_MOE_SORT of a step of one row: each slot is a tile of its own, in any order. A warp or more. */
+__device__ __forceinline__ void sort_one(const cu_sort &s)
+{
+    for (int i = threadIdx.x; i <= s.k; i += blockDim.x) {
+        if (i < s.k) s.slots[i] = i;
+        if (i < s.k) s.rows[i] = 0;
+        ((int4 *)s.tiles)[i] = i < s.k ? make_int4(s.route[i], i, 1, 0) : make_int4(-1, 0, 0, 0);
+    }
 }
 #endif

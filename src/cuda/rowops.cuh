@@ -3,6 +3,7 @@
 #define CB_CUDA_ROWOPS_CUH
 #include "cuda/common.cuh"
 #include "cuda/route.cuh"
+#include "base/sincos.h"
 
 /* The lane tree of x*x over a row. One warp; 16 loads are under way together. */
 __device__ __forceinline__ float sum_squares(const float *x, int n)
@@ -110,6 +111,38 @@ __device__ __forceinline__ bool wants_remainder(const float *x, int n, const flo
     for (int g = lane; g < n_groups; g += 32) top = fmaxf(top, dx[g]);
     top = group_max(top, 32) * CB_XI_MAX;
     return top * top > share * sum_squares(x, n);
+}
+
+/* ---- embedding, positions ---- */
+
+/* Element e of a matrix's row. */
+__device__ __forceinline__ float decode(const cu_weight &w, int64_t row, int e)
+{
+    const uint8_t *codes = w.codes + row * w.row_bytes;
+    if (w.fmt == CU_FMT_FLOAT) return load_scale(codes, w.scale_type, e);
+    size_t bit = (size_t)e * w.bits, at = bit >> 3;
+    unsigned v = codes[at];
+    if (at + 1 < (size_t)w.row_bytes) v |= (unsigned)codes[at + 1] << 8;
+    int code = (int)(v >> (bit & 7)) & ((1 << w.bits) - 1);
+    int64_t g = row * w.n_groups + e / w.group;
+    if (w.fmt == CU_FMT_AFFINE) return cb_fma(load_scale(w.scales, w.scale_type, g), (float)code, load_scale(w.biases, w.scale_type, g));
+    if (w.bits == 8) return e4m3((uint8_t)code) * e8m0(w.scales[g]);
+    const int twice[8] = {0, 1, 2, 3, 4, 6, 8, 12};
+    float f = 0.5f * (float)twice[code & 7];
+    if (code & 8) f = -f;
+    return (f * (2.0f * load_scale(w.scales, w.scale_type, g))) * w.global_scale;
+}
+
+/* The op CB_ROPE_TABLE. All threads. */
+__device__ __forceinline__ void rope_table(const cu_row_op &o, double pos, float *y)
+{
+    int n = o.width / 2;
+    for (int i = threadIdx.x; i < n; i += blockDim.x) {
+        double cs, sn;
+        cb_sincos(pos * o.freq[i], &cs, &sn);
+        y[i] = o.f[0] != 1.0f ? (float)cs * o.f[0] : (float)cs;
+        y[n + i] = o.f[0] != 1.0f ? (float)sn * o.f[0] : (float)sn;
+    }
 }
 
 /* ---- butterflies ---- */

@@ -1,7 +1,6 @@
 /* rows.cu: everything that works on one row. A launch runs a list of such operations, one thread block a row; values pass
  * from one to the next through memory that only this block touches. */
 #include "cuda/rowops.cuh"
-#include "base/sincos.h"
 
 struct row_ctx {
     const cu_row_op *o;
@@ -27,23 +26,6 @@ template <class F> __device__ __forceinline__ void map(float *y, int n, F f)
 
 /* ---- embedding ---- */
 
-__device__ __forceinline__ float decode(const cu_weight &w, int64_t row, int e)
-{
-    const uint8_t *codes = w.codes + row * w.row_bytes;
-    if (w.fmt == CU_FMT_FLOAT) return load_scale(codes, w.scale_type, e);
-    size_t bit = (size_t)e * w.bits, at = bit >> 3;
-    unsigned v = codes[at];
-    if (at + 1 < (size_t)w.row_bytes) v |= (unsigned)codes[at + 1] << 8;
-    int code = (int)(v >> (bit & 7)) & ((1 << w.bits) - 1);
-    int64_t g = row * w.n_groups + e / w.group;
-    if (w.fmt == CU_FMT_AFFINE) return cb_fma(load_scale(w.scales, w.scale_type, g), (float)code, load_scale(w.biases, w.scale_type, g));
-    if (w.bits == 8) return e4m3((uint8_t)code) * e8m0(w.scales[g]);
-    const int twice[8] = {0, 1, 2, 3, 4, 6, 8, 12};
-    float f = 0.5f * (float)twice[code & 7];
-    if (code & 8) f = -f;
-    return (f * (2.0f * load_scale(w.scales, w.scale_type, g))) * w.global_scale;
-}
-
 __device__ void op_embed(const row_ctx &c)
 {
     int64_t token = c.step->token[c.row];
@@ -51,18 +33,6 @@ __device__ void op_embed(const row_ctx &c)
         float v = decode(c.o->u.embed, token, i);
         return c.o->f[0] != 1.0f ? v * c.o->f[0] : v;
     });
-}
-
-__device__ void op_rope_table(const row_ctx &c)
-{
-    int n = c.o->width / 2;
-    double pos = c.step->pos[c.row];
-    for (int i = threadIdx.x; i < n; i += blockDim.x) {
-        double cs, sn;
-        cb_sincos(pos * c.o->freq[i], &cs, &sn);
-        c.y[i] = c.o->f[0] != 1.0f ? (float)cs * c.o->f[0] : (float)cs;
-        c.y[n + i] = c.o->f[0] != 1.0f ? (float)sn * c.o->f[0] : (float)sn;
-    }
 }
 
 /* ---- norms ---- */
@@ -234,19 +204,6 @@ __device__ void op_route(const row_ctx &c)
     if (threadIdx.x < 32) route_row(*c.o, c.step, c.x, c.y);
 }
 
-/* A step of one row: each slot is a tile of its own, in any order. */
-__device__ void op_sort_one(const row_ctx &c)
-{
-    const cu_sort &s = c.o->u.sort;
-    int i = threadIdx.x;
-    if (i > s.k) return;
-    if (i < s.k) {
-        s.slots[i] = i;
-        s.rows[i] = 0;
-    }
-    ((int4 *)s.tiles)[i] = i < s.k ? make_int4(s.route[i], i, 1, 0) : make_int4(-1, 0, 0, 0);
-}
-
 __device__ void op_moe_sum(const row_ctx &c)
 {
     int k = c.o->n[0];
@@ -273,7 +230,7 @@ __device__ void one_op(const row_ctx &c)
     const int n = o->width;
     switch (o->kind) {
     case CB_EMBED: op_embed(c); break;
-    case CB_ROPE_TABLE: op_rope_table(c); break;
+    case CB_ROPE_TABLE: rope_table(*c.o, c.step->pos[c.row], c.y); break;
     case CB_RMSNORM: op_rmsnorm(c); break;
     case CB_QUANT: op_quant(c); break;
     case CB_ROPE: op_rope(c); break;
@@ -295,7 +252,7 @@ __device__ void one_op(const row_ctx &c)
     }
     case CB_HADAMARD: op_hadamard(c); break;
     case CB_ROUTE: op_route(c); break;
-    case CB_MOE_SORT: op_sort_one(c); break;
+    case CB_MOE_SORT: sort_one(o->u.sort); break;
     case CB_MOE_SUM: op_moe_sum(c); break;
     case CB_ADD_GATED: {
         float g = cb_sigmoidf(c.b[0]);
