@@ -6,7 +6,8 @@
 
 enum { CU_BLOCK = 64, CU_SEGMENTS = 8, CU_NO_OP = 0x7fffffff };
 
-/* The rows of a step, on the device, rewritten before each step; what a captured graph must not hold. Arrays lie behind it. */
+/* The rows of a step, on the device, rewritten before each step; what a captured graph must not hold. Arrays lie behind it and what has
+ * been found. */
 typedef struct cu_step {
     const int32_t *token, *pos, *slot; /* [n_rows] */
     const int32_t *wanted;             /* [n_wanted] */
@@ -16,8 +17,10 @@ typedef struct cu_step {
     const int32_t *wide_row, *wide_n;  /* [n_wide]: the same for k_attn_many */
     const int32_t *const *tables;      /* [n_kv_groups]: block tables, [max_sessions][table_stride] */
     int32_t table_stride;
-    int32_t bad_op;                    /* earliest op that met a value that is not finite, or CU_NO_OP */
-    int32_t n_ids, pad;                /* the best id is one of 0 .. n_ids-1 */
+    int32_t n_ids;                     /* the best id is one of 0 .. n_ids-1 */
+    int32_t n_asks;                    /* rows that are sampled: n_wanted or 0 */
+    int32_t bad_op;                    /* earliest op that met a value that is not finite, or CU_NO_OP; what comes back begins here */
+    unsigned long long best[1];        /* [n_wanted], sent as zeros: see cu_best */
 } cu_step;
 
 /* Activation planes of all rows of a value: the bytes of the CPU's layout (kernels.h, cb_qrows), so that packed weights are
@@ -306,6 +309,8 @@ typedef struct cu_best {
     cu_step *step;
     const float *logits;     /* [rows][n] */
     unsigned long long *best; /* [rows]: ordered logit << 32 | ~index; zeroed before */
+    unsigned long long *later; /* [rows], and */
+    struct cu_bins *bins;    /* [rows], are zeroed for the sampling that follows, if any does */
     int32_t n, n_rows;
     int32_t op;              /* for reports; -1: none, because bans have put infinities there */
     int32_t pad;
@@ -323,7 +328,7 @@ typedef struct cu_change {
     float bias;
     uint32_t n_all, n_own;
 } cu_change;
-/* How many logits of a row, and what weight of them, lie how far below the largest; zeroed before. */
+/* How many logits of a row, and what weight of them, lie how far below the largest. */
 typedef struct cu_bins {
     unsigned long long mass[CU_TOP_BINS];
     uint32_t count[CU_TOP_BINS];
@@ -331,6 +336,7 @@ typedef struct cu_bins {
 typedef struct cu_top {
     unsigned long long max, best; /* before and after the changes: as cu_best has them */
     unsigned long long sum;
+    int32_t bad_op, pad;     /* the step's */
     uint32_t n, low;         /* low: ordered logit; 0: no other */
     int32_t drawn;
     float drawn_z;
@@ -339,7 +345,7 @@ typedef struct cu_top {
 typedef struct cu_sample {
     const cu_step *step;
     float *logits;           /* [rows][n] */
-    const cu_ask *asks;
+    const cu_ask *asks;      /* [rows] */
     const cu_change *changes;
     unsigned long long *max, *best; /* [rows]; the same where there are no changes */
     cu_bins *bins;           /* [rows] */

@@ -236,7 +236,10 @@ static size_t tables_bytes(const cb_plan *p, const cb_limits *lim)
 
 static size_t out_bytes(const cb_plan *p) { return (size_t)p->n_vocab * 4 > OUT_BYTES ? (size_t)p->n_vocab * 4 : OUT_BYTES; }
 
-static size_t step_bytes(const cb_limits *lim) { return sizeof(cu_step) + CB_MAX_KV_GROUPS * 8 + (size_t)lim->max_rows * 4 * 11; }
+static size_t step_bytes(const cb_limits *lim)
+{
+    return sizeof(cu_step) + CB_MAX_KV_GROUPS * 8 + (size_t)lim->max_rows * (8 + 4 * 11) + (size_t)lim->max_sessions * sizeof(cu_ask) + 8;
+}
 
 /* Room for the partial results of attention: of one row of the longest context at least. */
 static uint64_t part_floats(const cb_plan *p, const cb_limits *lim)
@@ -256,7 +259,7 @@ static uint64_t part_floats(const cb_plan *p, const cb_limits *lim)
 
 /* Where each part of the scratch begins; returns the size. */
 typedef struct parts {
-    uint64_t values, logits, part, sort_at, sort_tiles, remainders, best, sample, few_join, step, tables, launches;
+    uint64_t values, logits, part, sort_at, sort_tiles, remainders, sample, few_join, step, tables, launches;
 } parts;
 
 static uint64_t lay_out(const cb_plan *p, const cb_limits *lim, parts *o)
@@ -270,7 +273,6 @@ static uint64_t lay_out(const cb_plan *p, const cb_limits *lim, parts *o)
     PART(sort_at, (p->max_experts + 1) * 4);
     PART(sort_tiles, (routed + 2) * 16);
     PART(remainders, (uint64_t)lim->max_rows * 8 + 16);
-    PART(best, (uint64_t)lim->max_rows * 8);
     PART(sample, cu_sample_bytes(p, sample_rows(p, lim)));
     PART(few_join, CU_FEW_ROWS * sizeof(cu_few_join));
     PART(step, step_bytes(lim));
@@ -353,7 +355,6 @@ static int cuda_prepare(cb_dev *d, const cb_limits *lim, cb_err *err)
     d->sort_at = (int32_t *)(base + o.sort_at);
     d->sort_tiles = (int32_t *)(base + o.sort_tiles);
     d->remainders = (int32_t *)(base + o.remainders);
-    d->best = (unsigned long long *)(base + o.best);
     d->few_join = (cu_few_join *)(base + o.few_join);
     d->step = (cu_step *)(base + o.step);
     if ((rc = cu_sample_place(d, base + o.sample, sample_rows(p, lim), err)) < 0) return rc;

@@ -85,17 +85,17 @@ struct cb_dev {
     size_t part_floats;
     int logits_rows;         /* rows of logits there is room for; more are run in turn */
     int32_t *sort_at, *sort_tiles, *remainders;
-    unsigned long long *best;
     cu_sample sample;        /* its memory, for sample_rows rows */
     int sample_rows;
     cu_few_join *few_join;   /* [CU_FEW_ROWS] */
+    int n_changes, most_changes; /* of a step: of all its rows; of one row at most, plus 1, or 0: sampling needs no launches */
     cu_step *step;           /* on the device */
     uint8_t *step_host;      /* pinned mirror of the step and its arrays */
     size_t step_bytes;
     CUdeviceptr tables;      /* [groups][max_sessions][table_stride] */
     int32_t *tables_host;    /* pinned mirror */
     int table_stride;
-    uint8_t *asks_host;      /* pinned: what is asked for sampling, and the answers */
+    uint8_t *asks_host;      /* pinned: changes of logits for sampling, and the answers */
     void *out_host;          /* pinned: logits or best ids on their way to the caller */
     size_t out_bytes;
 
@@ -153,17 +153,22 @@ int cu_kernel_launch(cb_dev *d, cu_kernel k, unsigned gx, unsigned gy, unsigned 
 /* run.c */
 int cu_run(cb_dev *d, const cb_batch *b, cb_err *err);
 int cu_state_copy(cb_dev *d, const cb_copy *ops, int n, cb_err *err);
-/* Finds the best id of each row; op: see cu_best. */
+/* Finds the best id of each row, into `best`, which is zero; op: see cu_best. */
 int cu_launch_best(cb_dev *d, unsigned long long *best, int op, cb_err *err);
+int cu_wait(cb_dev *d, cb_err *err);
+/* CB_ENUM when an op met a value that is not finite. */
+int cu_check(cb_dev *d, int32_t bad_op, cb_err *err);
 /* Logits of n of the rows being run, to d->out_host, which has room for one at least; waits for them. */
 int cu_fetch_logits(cb_dev *d, int row, int n, cb_err *err);
 /* sample.c: bytes for sampling of so many rows at a time, on the device and page-locked; their places. */
 uint64_t cu_sample_bytes(const cb_plan *p, int rows);
 uint64_t cu_sample_pinned(int rows);
 int cu_sample_place(cb_dev *d, uint8_t *at, int rows, cb_err *err);
-/* Of the rows being run: sends what is asked, ahead of the step's launches; makes its own behind them; orders the answers; and when the device
- * has been waited for gives them to the caller. */
+/* Puts what is asked of all wanted rows into the step, at host and device address; returns its bytes. */
+size_t cu_sample_put(cb_dev *d, uint8_t *host, CUdeviceptr device);
 int cu_sample_send(cb_dev *d, cb_err *err);
+/* Of the rows being run: launches behind those of the step; gets the answers and waits for them; gives them to the caller. Where there are no
+ * launches the answers are d->step_host's best. */
 int cu_sample_launch(cb_dev *d, cb_err *err);
 int cu_sample_copy(cb_dev *d, cb_err *err);
 int cu_sample_give(cb_dev *d, cb_err *err);

@@ -1,6 +1,7 @@
 /* run.c: a step. Its rows, runs and tiles go to the device in one copy; then the launches, from a captured graph when the step only
  * decodes; then logits, best ids or what sampling needs (sample.c) come back. */
 #include "cuda/lower.h"
+#include <stddef.h>
 #include <string.h>
 
 #define TRY(call, what)                                                                                                        \
@@ -86,8 +87,8 @@ static int send_step(cb_dev *d, cb_err *err)
 {
     const cb_batch *b = d->batch;
     cu_step *s = (cu_step *)d->step_host;
-    packer p = {d->step_host, (CUdeviceptr)(uintptr_t)d->step, sizeof *s};
-    memset(s, 0, sizeof *s);
+    packer p = {d->step_host, (CUdeviceptr)(uintptr_t)d->step, sizeof *s + (size_t)b->n_wanted * sizeof *s->best};
+    memset(s, 0, p.at);
     const int32_t **tables = (const int32_t **)(p.host + p.at);
     s->tables = (const int32_t *const *)(p.dev + p.at);
     for (int g = 0; g < CB_MAX_KV_GROUPS; g++)
@@ -101,9 +102,14 @@ static int send_step(cb_dev *d, cb_err *err)
     s->table_stride = d->table_stride;
     s->n_ids = b->n_ids ? b->n_ids : d->plan->n_vocab;
     s->bad_op = CU_NO_OP;
+    if (b->asks) {
+        p.at = (p.at + 7) / 8 * 8;
+        p.at += cu_sample_put(d, p.host + p.at, p.dev + p.at);
+        s->n_asks = b->n_wanted;
+    }
     CB_ASSERT(p.at <= d->step_bytes);
     TRY(d->cu.cuMemcpyHtoDAsync_((CUdeviceptr)(uintptr_t)d->step, s, p.at, d->stream), "the step's rows");
-    return 0;
+    return b->asks ? cu_sample_send(d, err) : 0;
 }
 
 /* ---- launches ---- */
@@ -119,7 +125,7 @@ static int launch(cb_dev *d, int from, int to, cb_err *err)
 
 int cu_launch_best(cb_dev *d, unsigned long long *to, int op, cb_err *err)
 {
-    cu_best a = {.step = d->step, .logits = d->logits, .best = to, .n = d->plan->n_vocab, .n_rows = d->n_wanted, .op = op};
+    cu_best a = {.step = d->step, .logits = d->logits, .best = to, .later = d->sample.best, .bins = d->sample.bins, .n = d->plan->n_vocab, .n_rows = d->n_wanted, .op = op};
     unsigned blocks = ((unsigned)a.n + CU_BEST_BLOCK - 1) / CU_BEST_BLOCK;
     return cu_kernel_launch(d, CU_K_BEST, blocks, (unsigned)d->n_wanted, 1, 256, 0, &a, err);
 }
@@ -127,9 +133,7 @@ int cu_launch_best(cb_dev *d, unsigned long long *to, int op, cb_err *err)
 /* Looks for values that are not finite, and finds the best id of each row. */
 static int best(cb_dev *d, cb_err *err)
 {
-    if (!d->n_wanted) return 0;
-    TRY(d->cu.cuMemsetD8Async_((CUdeviceptr)(uintptr_t)d->best, 0, (size_t)d->n_wanted * 8, d->stream), "best ids");
-    return cu_launch_best(d, d->best, d->plan->n_ops - 1, err);
+    return d->n_wanted ? cu_launch_best(d, d->step->best, d->plan->n_ops - 1, err) : 0;
 }
 
 static int whole_step(cb_dev *d, cb_err *err)
@@ -175,26 +179,33 @@ static int from_graph(cb_dev *d, cb_err *err)
 
 /* ---- results ---- */
 
-static int wait(cb_dev *d, cb_err *err)
+int cu_wait(cb_dev *d, cb_err *err)
 {
     TRY(d->cu.cuStreamSynchronize_(d->stream), "a step");
     return 0;
 }
 
-static int check(cb_dev *d, cb_err *err)
+int cu_check(cb_dev *d, int32_t bad_op, cb_err *err)
+{
+    if (bad_op == CU_NO_OP) return 0;
+    return cb_fail(err, CB_ENUM, "%s: a value is not finite (NaN or infinity) after op %d", d->plan->ops[bad_op].name, bad_op);
+}
+
+/* Waits for what has been found: bad_op, and the best ids of the rows being run. */
+static int results(cb_dev *d, cb_err *err)
 {
     cu_step *s = (cu_step *)d->step_host;
-    TRY(d->cu.cuMemcpyDtoHAsync_(&s->bad_op, (CUdeviceptr)(uintptr_t)&d->step->bad_op, 4, d->stream), "a step");
-    int rc = wait(d, err);
-    if (rc < 0 || s->bad_op == CU_NO_OP) return rc;
-    return cb_fail(err, CB_ENUM, "%s: a value is not finite (NaN or infinity) after op %d", d->plan->ops[s->bad_op].name, s->bad_op);
+    size_t from = offsetof(cu_step, bad_op), n = offsetof(cu_step, best) - from + (size_t)d->n_wanted * sizeof *s->best;
+    TRY(d->cu.cuMemcpyDtoHAsync_(&s->bad_op, (CUdeviceptr)(uintptr_t)&d->step->bad_op, n, d->stream), "a step");
+    int rc = cu_wait(d, err);
+    return rc < 0 ? rc : cu_check(d, s->bad_op, err);
 }
 
 int cu_fetch_logits(cb_dev *d, int row, int n, cb_err *err)
 {
     size_t width = (size_t)d->plan->n_vocab;
     TRY(d->cu.cuMemcpyDtoHAsync_(d->out_host, (CUdeviceptr)(uintptr_t)(d->logits + (size_t)row * width), (size_t)n * width * 4, d->stream), "logits");
-    return wait(d, err);
+    return cu_wait(d, err);
 }
 
 /* What is wanted of the rows wanted0 .. wanted0+n_wanted, through pinned memory. */
@@ -202,17 +213,11 @@ static int fetch(cb_dev *d, cb_err *err)
 {
     const cb_batch *b = d->batch;
     size_t row = (size_t)d->plan->n_vocab * 4, per = d->out_bytes / row;
-    if (b->best && d->n_wanted) {
-        unsigned long long *ids = d->out_host;
-        TRY(d->cu.cuMemcpyDtoHAsync_(ids, (CUdeviceptr)(uintptr_t)d->best, (size_t)d->n_wanted * 8, d->stream), "best ids");
-        int rc = check(d, err);
-        if (rc < 0) return rc;
-        for (int i = 0; i < d->n_wanted; i++) b->best[d->wanted0 + i] = (int32_t)~(uint32_t)ids[i];
-    }
-    if (b->asks && d->n_wanted) {
-        int rc = cu_sample_copy(d, err);
-        if (rc == 0) rc = check(d, err);
-        if (rc == 0) rc = cu_sample_give(d, err);
+    const unsigned long long *ids = ((cu_step *)d->step_host)->best;
+    if ((b->best || b->asks) && d->n_wanted) {
+        int rc = b->asks && d->most_changes ? cu_sample_copy(d, err) : results(d, err);
+        for (int i = 0; b->best && rc == 0 && i < d->n_wanted; i++) b->best[d->wanted0 + i] = (int32_t)~(uint32_t)ids[i];
+        if (b->asks && rc == 0) rc = cu_sample_give(d, err);
         if (rc < 0) return rc;
     }
     for (int r = 0; b->logits && r < d->n_wanted;) {
@@ -243,7 +248,7 @@ static int call_tap(cb_dev *d, const cb_op *o, double us, cb_err *err)
         t.row_bytes = t.row_stride = cb_plan_plane_stride(x->width, x->pack);
     }
     CUresult r = d->cu.cuMemcpyDtoHAsync_(host, (CUdeviceptr)(uintptr_t)cu_value(d, v), (size_t)n * t.row_stride, d->stream);
-    int rc = r == CUDA_SUCCESS ? wait(d, err) : cu_fail(&d->cu, r, "a tap", err);
+    int rc = r == CUDA_SUCCESS ? cu_wait(d, err) : cu_fail(&d->cu, r, "a tap", err);
     if (rc == 0) d->batch->tap(d->batch->tap_ctx, &t);
     cb_free(host);
     return rc;
@@ -309,7 +314,7 @@ static int run(cb_dev *d, cb_err *err)
         return cb_fail(err, CB_EUSAGE, "a tap on a step with logits of %d rows: the GPU has room for %d", b->n_wanted, d->logits_rows);
     d->wanted0 = 0;
     d->n_wanted = b->n_wanted < d->logits_rows ? b->n_wanted : d->logits_rows;
-    if ((rc = send_tables(d, err)) < 0 || (rc = send_step(d, err)) < 0 || (b->asks && (rc = cu_sample_send(d, err)) < 0)) return rc;
+    if ((rc = send_tables(d, err)) < 0 || (rc = send_step(d, err)) < 0) return rc;
     d->schedule = &d->schedules[b->tap ? CU_FOR_TAP : b->n_rows == 1 ? CU_FOR_ONE : d->n_splits ? CU_FOR_SINGLES : CU_FOR_MANY];
     if (b->tap) rc = tapped_step(d, err);
     else if (d->n_splits && b->n_wanted <= d->logits_rows) rc = from_graph(d, err);
@@ -321,13 +326,13 @@ static int run(cb_dev *d, cb_err *err)
         if (b->n_wanted - d->wanted0 < d->n_wanted) d->n_wanted = b->n_wanted - d->wanted0;
         CUdeviceptr wanted = (CUdeviceptr)(uintptr_t)(((cu_step *)d->step_host)->wanted + d->wanted0);
         TRY(d->cu.cuMemcpyHtoDAsync_((CUdeviceptr)(uintptr_t)&d->step->wanted, &wanted, sizeof wanted, d->stream), "the step's rows");
-        rc = b->asks ? cu_sample_send(d, err) : 0;
-        if (rc == 0) rc = launch(d, d->schedule->first_wanted, d->schedule->n_launches, err);
+        TRY(d->cu.cuMemsetD8Async_((CUdeviceptr)(uintptr_t)d->step->best, 0, (size_t)d->n_wanted * sizeof *d->step->best, d->stream), "best ids");
+        rc = launch(d, d->schedule->first_wanted, d->schedule->n_launches, err);
         if (rc == 0) rc = best(d, err);
         if (rc == 0 && b->asks) rc = cu_sample_launch(d, err);
         if (rc == 0) rc = fetch(d, err);
     }
-    return rc < 0 || ((b->best || b->asks) && b->n_wanted) ? rc : check(d, err);
+    return rc < 0 || ((b->best || b->asks) && b->n_wanted) ? rc : results(d, err);
 }
 
 static int is_lost(cb_err *err) { return cb_fail(err, CB_EIO, "cuda: the device failed in an earlier step; close the model and open it again"); }

@@ -61,6 +61,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) k_best(const __grid_consta
     pdl_wait();
     const float *z = a.logits + (size_t)blockIdx.y * a.n;
     int n_ids = a.step->n_ids;
+    if (a.op >= 0 && a.step->n_asks) {
+        unsigned long long *bins = (unsigned long long *)&a.bins[blockIdx.y];
+        if (blockIdx.x == 0 && threadIdx.x == 0) a.later[blockIdx.y] = 0;
+        for (int i = blockIdx.x * THREADS + threadIdx.x; i < (int)(sizeof *a.bins / 8); i += gridDim.x * THREADS) bins[i] = 0;
+    }
     unsigned long long best = 0;
     bool bad = false;
 #pragma unroll
@@ -138,6 +143,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) k_top_count(const __grid_c
     if (blockIdx.x == 0 && threadIdx.x == 0) {
         top->max = a.max[blockIdx.y];
         top->best = best;
+        top->bad_op = a.step->bad_op;
         top->sum = top->n = top->low = 0;
     }
     if (q->kind < CU_ASK_DRAW) return;

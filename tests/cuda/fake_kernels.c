@@ -17,11 +17,13 @@ static void best(const void *args, const fake_grid *g)
 {
     (void)g;
     const cu_best *a = args;
-    for (int r = 0; r < a->n_rows; r++)
+    for (int r = 0; r < a->n_rows; r++) {
+        if (a->op >= 0 && a->step->n_asks) a->later[r] = 0;
         for (int32_t i = 0; i < a->step->n_ids; i++) {
             unsigned long long k = key_of(a->logits[(size_t)r * (size_t)a->n + (size_t)i], i);
             if (k > a->best[r]) a->best[r] = k;
         }
+    }
 }
 
 static void change(const void *args, const fake_grid *g)
@@ -46,6 +48,7 @@ static void take(const void *args, const fake_grid *g)
         cb_ask ask = {.kind = q->kind, .repetition = 1, .t = q->t, .count = q->count, .p = q->p, .reach = q->reach, .random = q->random};
         cb_top top;
         top_answer(a->logits + (size_t)r * (size_t)a->n, a->step->n_ids, &ask, CU_TOP, 6, (uint64_t *)o->list, &top);
+        o->bad_op = a->step->bad_op;
         o->max = a->max[r];
         o->best = a->best[r];
         o->sum = top.sum;

@@ -56,12 +56,13 @@ static void device_answer(device *d, const float *z, int n_ids, const cb_ask *q,
     d->step.n_ids = n_ids;
     d->step.bad_op = CU_NO_OP;
     memcpy(a->logits, z, (size_t)a->n * 4);
-    memset(a->bins, 0, sizeof *a->bins);
+    memset(a->bins, 0x55, sizeof *a->bins);
     memset(a->top, 0x55, sizeof *a->top);
-    *a->max = *a->best = 0;
+    *a->max = 0;
+    d->step.n_asks = 1;
     a->asks = &ask;
     a->changes = (const cu_change *)q->changes;
-    cu_best b = {.step = &d->step, .logits = a->logits, .best = a->max, .n = a->n, .n_rows = 1, .op = 5};
+    cu_best b = {.step = &d->step, .logits = a->logits, .best = a->max, .later = a->best, .bins = a->bins, .n = a->n, .n_rows = 1, .op = 5};
     run(d, d->best, &b, d->blocks);
     run(d, d->change, a, (q->n_changes + 255) / 256);
     b.best = a->best, b.op = -1;
@@ -125,6 +126,7 @@ static void test_kernels(void **state)
         unsetenv("CB_EMULATE_BACKWARDS");
         z[n - 1] = NAN; /* beyond n_ids too */
         d.step.bad_op = CU_NO_OP;
+        d.step.n_asks = 0;
         memcpy(d.a.logits, z, (size_t)n * 4);
         run(&d, d.best, &(cu_best){.step = &d.step, .logits = d.a.logits, .best = best, .n = n, .n_rows = 1, .op = 5}, blocks);
         assert_int_equal(d.step.bad_op, 5);
