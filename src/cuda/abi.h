@@ -129,25 +129,20 @@ typedef struct cu_rows_many {
     int32_t warps;           /* that share a row: all of the block, or 1 */
 } cu_rows_many;
 
-/* Chains for few rows (rows_few.cu): a thread keeps neighbouring elements of the row in registers. What comes from memory is brought into
- * shared memory first; places there are counted in floats. */
-enum { CU_FEW_OPS = 10, CU_FEW_IN = 16, CU_FEW_WIDTH = 4096, CU_FEW_PARTS = 8, CU_FEW_ROWS = 128 };
-enum { CU_IN_CONST, CU_IN_CONST_ONE, CU_IN_ROW, CU_IN_ROW_ONE, CU_IN_WANTED }; /* a vector or one number; of the model, of this row */
-typedef struct cu_few_in {
-    const float *from;
-    int32_t stride;          /* floats between rows */
-    int16_t at, kind;        /* place, in units of 32 floats */
-} cu_few_in;
+/* Chains for few rows (few.cuh): a thread keeps neighbouring elements of the row in registers. Inputs are what the op before left there (x is
+ * NULL and from -1), what an earlier one left at a place in shared memory, counted in units of 32 floats, or what stands in memory. */
+enum { CU_FEW_OPS = 10, CU_FEW_WIDTH = 4096, CU_FEW_PARTS = 8, CU_FEW_ROWS = 128 };
 typedef struct cu_few_op {
     int32_t kind, op;        /* cb_op_kind; index in the plan, for reports */
     int32_t n, m;            /* norm: n = 1, its squares are summed already; unit: n = act; Hadamard: n = block, m = back; quantisation: n = 1, of
                                 the same groups and value as the op before; sum of experts: n = how many */
     float f;
-    int16_t x, b, w, keep;   /* places (of 32 floats) of inputs and of the output, -1: none. x: what the op before left in registers */
-    int32_t out_stride;      /* floats between rows */
+    int16_t from, keep;      /* places of x and for the output, or -1 */
+    const float *x, *b, *w;  /* row 0 of the inputs; a vector or a number of the model (w_stride 0), or the gate of each row */
     float *out;              /* NULL: no other launch reads it */
+    int32_t x_stride, b_stride, w_stride, out_stride; /* floats between rows */
     union {
-        cu_planes q;         /* CB_QUANT's output */
+        cu_planes q;         /* CB_QUANT's output; `sum` is left as it is */
         cu_weight embed;     /* CB_EMBED's matrix */
         struct {
             const float *y, *route; /* CB_MOE_SUM: slot s of row r at y + (r*n + s)*y_stride, its weights at route + r*route_stride + n */
@@ -165,12 +160,38 @@ typedef struct cu_rows_few {
     const cu_row_op *side;   /* ops that a thread block of their own does beside the chain: those of side_mask */
     cu_few_join *join;       /* [rows] */
     uint32_t side_mask;
-    int32_t n_ops, n_in;
+    int32_t n_ops;
     int32_t width, n_parts;  /* elements of a part of the row */
     float inverse;           /* 1 / width where that is exact, else 0 */
-    cu_few_in in[CU_FEW_IN];
+    int32_t pad;
     cu_few_op o[CU_FEW_OPS];
 } cu_rows_few;
+
+/* Chains that have a kernel of their own (row_chains.cu): X(kernel, elements a thread, widest part, ops...). An op is its kind and where x
+ * comes from: registers, memory, the place (K: what is kept stays in registers); quantisations and norms of the same value again. */
+enum { CU_FROM_REG, CU_FROM_MEM, CU_FROM_KEPT, CU_AGAIN = 4 };
+#define CU_LINK(kind, flags) ((kind) * 8 + (flags))
+#define R_(kind) CU_LINK(CB_##kind, CU_FROM_REG)
+#define M_(kind) CU_LINK(CB_##kind, CU_FROM_MEM)
+#define K_(kind) CU_LINK(CB_##kind, CU_FROM_KEPT | CU_AGAIN)
+#define A_(kind) CU_LINK(CB_##kind, CU_FROM_REG | CU_AGAIN)
+#define CU_CHAINS(X)                                                                                                                        \
+    X(quant4, 4, 1024, M_(QUANT))                                                                                                           \
+    X(quant8, 8, 4096, M_(QUANT))                                                                                                           \
+    X(norm8, 8, 4096, M_(RMSNORM))                                                                                                          \
+    X(norm_quant4, 4, 1024, M_(RMSNORM), R_(QUANT))                                                                                         \
+    X(norm_quant8, 8, 4096, M_(RMSNORM), R_(QUANT))                                                                                         \
+    X(norm_quant_quant8, 8, 3072, M_(RMSNORM), R_(QUANT), A_(QUANT))                                                                        \
+    X(glu_quant4, 4, 1024, M_(GLU), R_(QUANT))                                                                                              \
+    X(glu_quant8, 8, 4096, M_(GLU), R_(QUANT))                                                                                              \
+    X(moe_norm_quant8, 8, 3072, M_(MOE_SUM), R_(ADD), R_(ADD_GATED), R_(RMSNORM), R_(QUANT))                                                \
+    X(had_quant16, 16, 4096, M_(HADAMARD), R_(QUANT))                                                                                       \
+    X(norm_had_quant16, 16, 4096, M_(RMSNORM), R_(HADAMARD), R_(QUANT))                                                                     \
+    X(norm_quant_had_quant16, 16, 4096, M_(RMSNORM), R_(QUANT), R_(HADAMARD), R_(QUANT))                                                    \
+    X(glu_had_quant16, 16, 4096, M_(GLU), R_(HADAMARD), R_(QUANT))                                                                          \
+    X(norm_add_norm_quant8, 8, 3072, M_(RMSNORM), R_(ADD), R_(RMSNORM), R_(QUANT))                                                          \
+    X(gemma_moe_in8, 8, 3072, M_(RMSNORM), R_(ADD), R_(RMSNORM), R_(QUANT), K_(RMSNORM), R_(SCALE), R_(QUANT), K_(RMSNORM), R_(QUANT))      \
+    X(gemma_moe_out8, 8, 3072, M_(MOE_SUM), R_(RMSNORM), R_(ADD), R_(RMSNORM), R_(ADD), R_(SCALE), R_(RMSNORM), R_(QUANT))
 
 /* Decode of one row: products with what makes their input in front (decode.cu). Values stand in shared memory, at places counted in
  * floats. */

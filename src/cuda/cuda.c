@@ -8,7 +8,7 @@
 #include <string.h>
 
 /* The embedded kernels (Makefile: one fatbin a .cu file). */
-extern const unsigned char cb_fatbin_rows[], cb_fatbin_rows_few[], cb_fatbin_rows_many[], cb_fatbin_decode[], cb_fatbin_gemv[], cb_fatbin_attention[], cb_fatbin_attention_many[];
+extern const unsigned char cb_fatbin_rows[], cb_fatbin_rows_few[], cb_fatbin_row_chains[], cb_fatbin_rows_many[], cb_fatbin_decode[], cb_fatbin_gemv[], cb_fatbin_attention[], cb_fatbin_attention_many[];
 extern const unsigned char cb_fatbin_hybrid[], cb_fatbin_scan[], cb_fatbin_tools[], cb_fatbin_sample[], cb_fatbin_attn_step[], cb_fatbin_delta_step[];
 extern const unsigned char cb_fatbin_gemm[], cb_fatbin_gemm_sm90[];
 
@@ -21,6 +21,9 @@ static const struct kernel_entry {
     [CU_K_ROWS] = {cb_fatbin_rows, "k_rows", CU_ROW_SHARED},
     [CU_K_ROWS_FEW8] = {cb_fatbin_rows_few, "k_rows_few8", CU_ROW_SHARED},
     [CU_K_ROWS_FEW16] = {cb_fatbin_rows_few, "k_rows_few16", CU_ROW_SHARED},
+#define CHAIN(name, ...) [CU_K_##name] = {cb_fatbin_row_chains, "k_" #name, CU_ROW_SHARED},
+    CU_CHAINS(CHAIN)
+#undef CHAIN
     [CU_K_ROWS_MANY] = {cb_fatbin_rows_many, "k_rows_many", CU_MANY_WIDTH * 4},
     [CU_K_ROUTE_MANY] = {cb_fatbin_rows_many, "k_route_many", 0},
     [CU_K_SOFTCAP] = {cb_fatbin_rows, "k_softcap", 0},

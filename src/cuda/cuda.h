@@ -11,7 +11,11 @@
 
 /* Kernels by name; the order is that of the table in cuda.c. */
 typedef enum cu_kernel {
-    CU_K_ROWS, CU_K_ROWS_FEW8, CU_K_ROWS_FEW16, CU_K_ROWS_MANY, CU_K_ROUTE_MANY, CU_K_SOFTCAP,
+    CU_K_ROWS, CU_K_ROWS_FEW8, CU_K_ROWS_FEW16,
+#define CHAIN(name, ...) CU_K_##name,
+    CU_CHAINS(CHAIN)
+#undef CHAIN
+    CU_K_ROWS_MANY, CU_K_ROUTE_MANY, CU_K_SOFTCAP,
     CU_K_DECODE, CU_K_DECODE_4G64, CU_K_DECODE_4G32, CU_K_DECODE_2G128, /* of any format, and of one */
     CU_K_GEMV4, CU_K_GEMV8, /* up to 4 and up to 8 rows a tile */
     CU_K_ATTN, CU_K_ATTN_SPLIT, CU_K_ATTN_MERGE, CU_K_ATTN_MANY64, CU_K_ATTN_MANY128, CU_K_ATTN_MANY256,
@@ -58,8 +62,8 @@ struct cb_dev {
     CUdevice device;
     CUcontext context;
     CUstream stream;
-    CUmodule modules[16];
-    const unsigned char *images[16]; /* what they were loaded from */
+    CUmodule modules[24];
+    const unsigned char *images[24]; /* what they were loaded from */
     int n_modules;
     CUfunction kernel[CU_N_KERNELS], gemm[CU_GEMMS]; /* gemm: NULL where the device cannot run it */
     char label[128];

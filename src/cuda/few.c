@@ -1,12 +1,13 @@
 /* few.c: which row-wise launches rows_few.cu can run, and its arguments. A chain is a list of ops of one width, each of which takes what the
- * one before left in registers, or values that stand in memory before the launch, or what an earlier op of the chain left at a place in
+ * one before left in registers, values that stand in memory before the launch, and what an earlier op of the chain left at a place in
  * shared memory. Ops that have nothing to do with the chain are done by a thread block of their own. */
 #include "cuda/few.h"
 #include "cuda/lower.h"
 #include "plan/layout.h"
 #include <math.h>
+#include <string.h>
 
-enum { MOST_PLACES = 1 << 14, MOST_TOUCHED = 32 };
+enum { MOST_TOUCHED = 32 };
 
 typedef struct maker {
     const cb_dev *d;
@@ -16,12 +17,12 @@ typedef struct maker {
     cu_rows_few *a;
     int made[CU_FEW_OPS], n_chain; /* plan ops of the chain */
     int threads, per;   /* elements a thread */
+    int padded;         /* elements of a part with what the planes add */
     int used;           /* shared memory, in units of 32 floats */
     cb_val now;         /* in registers; -1: nothing */
-    cb_val at_value[CU_FEW_IN]; /* values and vectors that have a place */
-    const float *at_vector[CU_FEW_IN];
-    int16_t at[CU_FEW_IN];
-    int n_at;
+    cb_val kept[CU_FEW_OPS]; /* values at places in shared memory */
+    int16_t at[CU_FEW_OPS];
+    int n_kept;
     cb_val read[MOST_TOUCHED], written[MOST_TOUCHED]; /* in memory */
     int n_read, n_written;
 } maker;
@@ -67,8 +68,8 @@ static int parts_of(const maker *m, int width)
 static bool find_shape(maker *m)
 {
     const cb_plan *p = m->p;
-    int width = 0, padded;
-    bool hadamard = false, quant = false;
+    int width = 0;
+    bool hadamard = false;
     for (int i = 0; i < m->n; i++) {
         const cb_op *o = &p->ops[m->ops[i]];
         if (is_side(o->kind)) {
@@ -80,48 +81,22 @@ static bool find_shape(maker *m)
         if (!width && o->out >= 0) width = p->values[o->out].width;
         if (!knows(m, o, width)) return false;
         hadamard |= o->kind == CB_HADAMARD;
-        quant |= o->kind == CB_QUANT;
     }
     if (!m->n_chain || !(m->a->n_parts = parts_of(m, width))) return false;
-    m->a->width = padded = width / m->a->n_parts;
+    m->a->width = m->padded = width / m->a->n_parts;
     m->a->inverse = power_of_two(width) ? 1.0f / (float)width : 0;
     for (int i = 0; i < m->n_chain; i++) {
         const cb_value *v = &p->values[p->ops[m->made[i]].out];
         int whole = v->group ? (int)cb_plan_plane_stride(width / m->a->n_parts, v->pack) / 2 : 0;
-        if (whole > padded) padded = whole;
+        if (whole > m->padded) m->padded = whole;
     }
     m->per = hadamard ? 16 : 8;
-    m->threads = (padded / m->per + 31) / 32 * 32;
+    m->threads = (m->padded / m->per + 31) / 32 * 32;
     m->used = (m->threads * m->per + 511) / 512 * 16;
     return m->threads * m->per <= CU_FEW_WIDTH;
 }
 
 /* ---- places ---- */
-
-/* Room for a vector, or for one number. */
-static int16_t room(maker *m, bool one)
-{
-    int at = m->used;
-    m->used += one ? 1 : m->threads * m->per / 32;
-    return (int16_t)(m->used <= MOST_PLACES ? at : -1);
-}
-
-static bool remember(maker *m, cb_val v, const float *vector, int16_t at)
-{
-    if (at < 0 || m->n_at == CU_FEW_IN) return false;
-    m->at_value[m->n_at] = v;
-    m->at_vector[m->n_at] = vector;
-    m->at[m->n_at++] = at;
-    return true;
-}
-
-static bool bring(maker *m, const float *from, int stride, int kind, cb_val v, int16_t *at)
-{
-    if (m->a->n_in == CU_FEW_IN) return false;
-    *at = room(m, kind == CU_IN_CONST_ONE || kind == CU_IN_ROW_ONE);
-    m->a->in[m->a->n_in++] = (cu_few_in){.from = from, .stride = stride, .at = *at, .kind = (int16_t)kind};
-    return remember(m, v, kind < CU_IN_ROW ? from : NULL, *at);
-}
 
 static bool has(const cb_val *list, int n, cb_val v)
 {
@@ -145,29 +120,13 @@ static bool written_before(const maker *m, int k, cb_val v)
     return false;
 }
 
-/* A value that op number k reads, in shared memory. */
-static bool input(maker *m, int k, cb_val v, bool one, bool wanted, int16_t *at)
+/* A value that op number k reads from memory: row 0 of it. */
+static bool input(maker *m, int k, cb_val v, const float **from, int32_t *stride)
 {
-    for (int i = m->n_at - 1; i >= 0 && v >= 0; i--)
-        if (m->at_value[i] == v && !wanted) {
-            *at = m->at[i];
-            return true;
-        }
-    if (v < 0 || written_before(m, k, v)) return false;
-    if (!touch(m->read, &m->n_read, v)) return false;
-    return bring(m, cu_value(m->d, v), cu_stride(m->d, v), one ? CU_IN_ROW_ONE : wanted ? CU_IN_WANTED : CU_IN_ROW, v, at);
-}
-
-static bool constant(maker *m, int w, bool one, int16_t *at)
-{
-    *at = -1;
-    if (w < 0) return true;
-    for (int i = 0; i < m->n_at; i++)
-        if (m->at_vector[i] == m->d->vectors[w]) {
-            *at = m->at[i];
-            return true;
-        }
-    return bring(m, m->d->vectors[w], 0, one ? CU_IN_CONST_ONE : CU_IN_CONST, -1, at);
+    if (v < 0 || written_before(m, k, v) || !touch(m->read, &m->n_read, v)) return false;
+    *from = cu_value(m->d, v);
+    *stride = cu_stride(m->d, v);
+    return true;
 }
 
 /* ---- ops ---- */
@@ -191,13 +150,30 @@ static bool read_later(const maker *m, int k, cb_val v)
     return false;
 }
 
-/* The input that should be in registers; what is not there is taken from its place first. */
-static bool in_registers(maker *m, int k, cu_few_op *r, cb_val v, bool wanted)
+/* The input that works in registers: it is there, at a place, or in memory. */
+static bool source(maker *m, int k, cu_few_op *r, cb_val v)
 {
-    r->x = -1;
-    if (v == m->now && !wanted) return true;
+    if (v == m->now) return true;
     m->now = v;
-    return input(m, k, v, false, wanted, &r->x);
+    for (int i = m->n_kept - 1; i >= 0; i--)
+        if (m->kept[i] == v) {
+            r->from = m->at[i];
+            return true;
+        }
+    return input(m, k, v, &r->x, &r->x_stride);
+}
+
+/* A place for what op number k makes, when it is needed. */
+static bool keep(maker *m, int k, cu_few_op *r, cb_val v)
+{
+    for (int i = 0; i < m->n_kept; i++)
+        if (m->kept[i] == v) m->kept[i] = -1; /* an older one */
+    if (!read_later(m, k, v)) return true;
+    if (m->n_kept == CU_FEW_OPS) return false;
+    r->keep = m->at[m->n_kept] = (int16_t)m->used;
+    m->kept[m->n_kept++] = v;
+    m->used += m->threads * m->per / 32;
+    return true;
 }
 
 static bool same_squares(const maker *m, int k)
@@ -226,9 +202,13 @@ static bool quant(maker *m, int k, cu_few_op *r)
     r->f = o->f[0];
     if (r->f != 0 && r->f < 0x1p-20f) return false;
     r->u.q = cu_planes_of(m->d, o->out);
-    if (!in_registers(m, k, r, o->in[0], false)) return false;
+    if (!source(m, k, r, o->in[0])) return false;
     if (m->a->n_parts == 1 || !r->u.q.flag) return true;
-    if (!written_before(m, k, o->in[0])) return false; /* the last part looks for the row in memory */
+    if (r->x) { /* the last part looks for the row in memory */
+        r->out = (float *)r->x;
+        r->out_stride = r->x_stride;
+        return true;
+    }
     r->out = cu_value(m->d, o->in[0]);
     r->out_stride = cu_stride(m->d, o->in[0]);
     for (int i = 0; i < k; i++)
@@ -247,32 +227,29 @@ static bool inputs(maker *m, int k, cu_few_op *r)
     case CB_EMBED:
         r->u.embed = d->embed[o->w[0]];
         return k == 0 && m->a->n_parts == 1;
-    case CB_WANTED: return k == 0 && in_registers(m, k, r, o->in[0], true);
+    case CB_WANTED: return k == 0 && input(m, k, o->in[0], &r->x, &r->x_stride);
     case CB_MOE_SUM:
         r->n = o->n[0];
-        r->u.sum.y = cu_value(d, o->in[0]);
-        r->u.sum.y_stride = cu_stride(d, o->in[0]);
-        r->u.sum.route = cu_value(d, o->in[1]);
-        r->u.sum.route_stride = cu_stride(d, o->in[1]);
-        return !written_before(m, k, o->in[0]) && !written_before(m, k, o->in[1]) && touch(m->read, &m->n_read, o->in[0]) &&
-               touch(m->read, &m->n_read, o->in[1]);
+        return input(m, k, o->in[0], &r->u.sum.y, &r->u.sum.y_stride) && input(m, k, o->in[1], &r->u.sum.route, &r->u.sum.route_stride);
     case CB_RMSNORM:
         r->n = same_squares(m, k);
-        return in_registers(m, k, r, o->in[0], false) && constant(m, o->w[0], false, &r->w);
+        r->w = o->w[0] < 0 ? NULL : d->vectors[o->w[0]];
+        return source(m, k, r, o->in[0]);
     case CB_HADAMARD:
         r->n = o->n[0];
         r->m = o->n[1];
-        return in_registers(m, k, r, o->in[0], false) && constant(m, o->w[0], false, &r->w);
+        r->w = o->w[0] < 0 ? NULL : d->vectors[o->w[0]];
+        return source(m, k, r, o->in[0]);
     case CB_GLU:
         r->n = o->n[0];
-        return in_registers(m, k, r, o->in[0], false) && input(m, k, o->in[1], false, false, &r->b);
+        return source(m, k, r, o->in[0]) && input(m, k, o->in[1], &r->b, &r->b_stride);
     case CB_ADD: {
         bool swap = o->in[1] == m->now && o->in[0] != m->now;
-        return in_registers(m, k, r, o->in[swap], false) && input(m, k, o->in[!swap], false, false, &r->b);
+        return source(m, k, r, o->in[swap]) && input(m, k, o->in[!swap], &r->b, &r->b_stride);
     }
     case CB_ADD_GATED:
-        return in_registers(m, k, r, o->in[0], false) && input(m, k, o->in[1], true, false, &r->w) && input(m, k, o->in[2], false, false, &r->b);
-    case CB_SCALE: return in_registers(m, k, r, o->in[0], false) && constant(m, o->w[0], true, &r->w);
+        return source(m, k, r, o->in[0]) && input(m, k, o->in[1], &r->w, &r->w_stride) && input(m, k, o->in[2], &r->b, &r->b_stride);
+    case CB_SCALE: r->w = o->w[0] < 0 ? NULL : d->vectors[o->w[0]]; return source(m, k, r, o->in[0]);
     default: return false;
     }
 }
@@ -281,14 +258,12 @@ static bool one_op(maker *m, int k)
 {
     const cb_op *o = &m->p->ops[m->made[k]];
     cu_few_op *r = &m->a->o[k];
-    *r = (cu_few_op){.kind = o->kind, .op = m->made[k], .x = -1, .b = -1, .w = -1, .keep = -1};
+    *r = (cu_few_op){.kind = o->kind, .op = m->made[k], .from = -1, .keep = -1};
     r->f = o->kind == CB_HADAMARD ? (float)(1.0 / sqrt((double)o->n[0])) : o->f[0];
     if (o->kind == CB_QUANT) return quant(m, k, r) && touch(m->written, &m->n_written, o->out);
     if (!inputs(m, k, r)) return false;
     m->now = o->out;
-    for (int i = 0; i < m->n_at; i++)
-        if (m->at_value[i] == o->out) m->at_value[i] = -1; /* an older one */
-    if (read_later(m, k, o->out) && !remember(m, o->out, NULL, r->keep = room(m, false))) return false;
+    if (!keep(m, k, r, o->out)) return false;
     if (cu_is_local(m->p, m->ops, m->n, o->out)) return true;
     r->out = cu_value(m->d, o->out);
     r->out_stride = cu_stride(m->d, o->out);
@@ -311,14 +286,54 @@ static bool apart(const maker *m)
     return true;
 }
 
+/* ---- kernels ---- */
+
+static const struct fixed_chain {
+    cu_kernel kernel;
+    int per, most, n, links[CU_FEW_OPS];
+} fixed_chains[] = {
+#define CHAIN(name, per, most, ...) {CU_K_##name, per, most, sizeof(int[]){__VA_ARGS__} / sizeof(int), {__VA_ARGS__}},
+    CU_CHAINS(CHAIN)
+#undef CHAIN
+};
+
+static int link_of(const maker *m, int k)
+{
+    const cu_few_op *r = &m->a->o[k];
+    bool again = (r->kind == CB_RMSNORM || r->kind == CB_QUANT) && r->n;
+    int from = r->from >= 0 ? CU_FROM_KEPT : r->x || r->kind == CB_MOE_SUM ? CU_FROM_MEM : CU_FROM_REG;
+    return CU_LINK(r->kind, from | (again ? CU_AGAIN : 0));
+}
+
+/* The kernel of exactly this chain, or the one that can run any. Fixed chains keep one value only. */
+static const struct fixed_chain *find_fixed(const maker *m)
+{
+    int link[CU_FEW_OPS];
+    for (int k = 0; k < m->n_chain; k++) link[k] = link_of(m, k);
+    bool unit = m->n_chain == 2 && link[0] == M_(GLU) && link[1] == R_(QUANT);
+    for (size_t i = 0; i < sizeof fixed_chains / sizeof *fixed_chains; i++) {
+        const struct fixed_chain *f = &fixed_chains[i];
+        if (f->n == m->n_chain && m->padded <= f->most && m->n_kept < 2 && memcmp(f->links, link, sizeof(int) * (size_t)f->n) == 0 && (unit || !m->a->side_mask))
+            return f;
+    }
+    return NULL;
+}
+
 static bool make(maker *m, cu_few *f)
 {
     if (!find_shape(m)) return false;
     for (int k = 0; k < m->n_chain; k++)
         if (!one_op(m, k)) return false;
     m->a->n_ops = m->n_chain;
-    if (!apart(m) || m->used * 128 > m->d->max_shared - 8192 || m->used * 128 > CU_ROW_SHARED) return false;
-    f->kernel = m->per == 8 ? CU_K_ROWS_FEW8 : CU_K_ROWS_FEW16;
+    if (!apart(m)) return false;
+    const struct fixed_chain *x = find_fixed(m);
+    f->kernel = x ? x->kernel : m->per == 8 ? CU_K_ROWS_FEW8 : CU_K_ROWS_FEW16;
+    if (x) {
+        m->per = x->per;
+        m->threads = (m->padded / m->per + 31) / 32 * 32;
+        m->used = (m->threads * m->per + 511) / 512 * 16; /* kept values stay in registers */
+    }
+    if (m->used * 128 > m->d->max_shared - 8192 || m->used * 128 > CU_ROW_SHARED) return false;
     f->threads = m->threads;
     f->shared = m->used * 128;
     f->y = m->a->n_parts + (m->a->side_mask != 0);

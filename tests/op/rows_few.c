@@ -1,4 +1,4 @@
-/* rows_few.c: chains of k_rows_few8 and k_rows_few16 (cuda/rows_few.cu) without a GPU, on the driver of tests/cuda/emulate: norms, Hadamard blocks
+/* rows_few.c: chains of rows in registers (cuda/few.cuh) without a GPU, on the driver of tests/cuda/emulate: norms, Hadamard blocks
  * of all sizes, quantisation, and above all the flag of remainder rows, which the kernels decide by a sum in another order where that is
  * certain. Everything is compared with the definition (docs/arithmetic.md) by bits. */
 #include "cuda/abi.h"
@@ -19,7 +19,16 @@
 
 enum { MOST = 12288, ROWS = 3 };
 
-static fake_kernel few8, few16;
+/* Kernels, and how many elements a thread of each has. */
+typedef struct runner {
+    const char *name;
+    int per;
+    fake_kernel run;
+} runner;
+static runner quants[] = {{"k_quant4", 4, NULL}, {"k_quant8", 8, NULL}, {"k_rows_few8", 8, NULL}, {"k_rows_few16", 16, NULL}};
+static runner norms[] = {{"k_norm_quant4", 4, NULL}, {"k_norm_quant8", 8, NULL}, {"k_rows_few8", 8, NULL}, {"k_rows_few16", 16, NULL}};
+enum { RUNNERS = 4 };
+static bool there;
 
 static void open_driver(void)
 {
@@ -34,8 +43,11 @@ static void open_driver(void)
     __typeof__(&fake_kernel_find) find;
     *(void **)&find = dlsym(lib, "fake_kernel_find");
     size_t size = 0;
-    few8 = find("k_rows_few8", &size);
-    few16 = find("k_rows_few16", &size);
+    for (int i = 0; i < RUNNERS; i++) {
+        quants[i].run = find(quants[i].name, &size);
+        norms[i].run = find(norms[i].name, &size);
+    }
+    there = true;
     assert_int_equal(size, sizeof(cu_rows_few));
 }
 
@@ -111,34 +123,27 @@ static work *begin(int n, int parts, int per)
     return k;
 }
 
-static int16_t bring(work *k, const float *from, int stride, int kind)
-{
-    int16_t at = (int16_t)(k->shared / 32);
-    k->shared += k->threads * k->per;
-    k->a.in[k->a.n_in++] = (cu_few_in){from, stride, at, (int16_t)kind};
-    return at;
-}
-
-static cu_few_op *add(work *k, int kind, int x)
+/* x: row 0 of its input, or NULL: what the op before left. */
+static cu_few_op *add(work *k, int kind, const float *x)
 {
     cu_few_op *o = &k->a.o[k->a.n_ops++];
-    *o = (cu_few_op){.kind = kind, .op = k->a.n_ops, .x = (int16_t)x, .b = -1, .w = -1, .keep = -1};
+    *o = (cu_few_op){.kind = kind, .op = k->a.n_ops, .from = -1, .keep = -1, .x = x, .x_stride = MOST};
     return o;
 }
 
-static void quantise(work *k, int x, int n, int group, int pack, float share)
+static void quantise(work *k, const float *x, int n, int group, int pack, float share)
 {
     cu_few_op *o = add(k, CB_QUANT, x);
     o->f = share;
     o->u.q = (cu_planes){.planes = k->planes[0], .dx = k->dx, .xs = k->xs, .sum = k->sum, .flag = k->flag, .group = group, .pack = pack,
                          .n_rows = ROWS, .stride = (int32_t)cb_plane_stride(n, pack), .n_groups = n / group};
-    if (k->a.n_parts > 1) o->out = k->y[0], o->out_stride = MOST;
+    if (k->a.n_parts > 1) o->out = k->x[0], o->out_stride = MOST;
 }
 
-static void run(work *k)
+static void run(work *k, const runner *r)
 {
     fake_grid g = {{ROWS, (unsigned)k->a.n_parts, 1}, (unsigned)k->threads, (unsigned)k->shared * 4};
-    (k->per == 8 ? few8 : few16)(&k->a, &g);
+    r->run(&k->a, &g);
 }
 
 /* ---- tests ---- */
@@ -186,7 +191,7 @@ static void test_hadamard(void **state)
     (void)state;
     static const int shapes[][3] = {{64, 2, 1}, {64, 16, 1}, {576, 64, 1}, {768, 256, 1}, {512, 512, 1}, {2560, 512, 1}, {3072, 1024, 1}, {2048, 2048, 1},
                                     {4096, 4096, 1}, {12288, 4096, 3}, {6144, 2048, 3}};
-    if (!few8) skip();
+    if (!there) skip();
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
         int n = shapes[s][0], block = shapes[s][1];
         work *k = begin(n, shapes[s][2], 16);
@@ -194,13 +199,13 @@ static void test_hadamard(void **state)
         for (int i = 0; i < n; i++) k->w[i] = uniform() < 0 ? -1 : 1;
         for (int r = 0; r < ROWS; r++)
             for (int i = 0; i < n; i++) v[r][i] = (k->x[r][i] = uniform()) * k->w[i];
-        cu_few_op *o = add(k, CB_HADAMARD, bring(k, k->x[0], MOST, CU_IN_ROW));
+        cu_few_op *o = add(k, CB_HADAMARD, k->x[0]);
         o->n = block;
         o->f = (float)(1.0 / sqrt((double)block));
-        o->w = bring(k, k->w, 0, CU_IN_CONST);
+        o->w = k->w;
         o->out = k->y[0];
         o->out_stride = MOST;
-        run(k);
+        run(k, &quants[3]);
         for (int r = 0; r < ROWS; r++) {
             hadamard(v[r], n, block);
             for (int i = 0; i < n; i++)
@@ -210,20 +215,21 @@ static void test_hadamard(void **state)
     }
 }
 
-static void norm_and_quant(int n, int per, int group, int pack)
+static void norm_and_quant(int n, const runner *by, int group, int pack)
 {
+    if (n / by->per > 512) return;
     static float v[ROWS][MOST];
-    work *k = begin(n, 1, per);
+    work *k = begin(n, 1, by->per);
     for (int i = 0; i < n; i++) k->w[i] = 1 + 0.1f * uniform();
     for (int r = 0; r < ROWS; r++) {
         for (int i = 0; i < n; i++) k->x[r][i] = uniform() * (i == 7 && r == 1 ? 1000.0f : 1.0f);
         norm(v[r], k->x[r], k->w, n);
     }
-    cu_few_op *o = add(k, CB_RMSNORM, bring(k, k->x[0], MOST, CU_IN_ROW));
+    cu_few_op *o = add(k, CB_RMSNORM, k->x[0]);
     o->f = 1e-6f;
-    o->w = bring(k, k->w, 0, CU_IN_CONST);
-    quantise(k, -1, n, group, pack, 0.7f);
-    run(k);
+    o->w = k->w;
+    quantise(k, NULL, n, group, pack, 0.7f);
+    run(k, by);
     assert_int_equal(k->flag[1], 1);
     check_quant(k, v, n, group, pack, 0.7f);
     free(k);
@@ -232,21 +238,23 @@ static void norm_and_quant(int n, int per, int group, int pack)
 static void test_norm(void **state)
 {
     (void)state;
-    if (!few8) skip();
-    for (int per = 8; per <= 16; per += 8) {
-        norm_and_quant(64, per, 32, 2);
-        norm_and_quant(576, per, 32, 2);
-        norm_and_quant(704, per, 64, 2);
-        norm_and_quant(2048, per, 64, 1);
-        norm_and_quant(2816, per, 64, 4);
-        norm_and_quant(4096, per, 128, 4);
+    if (!there) skip();
+    for (int i = 0; i < RUNNERS; i++) {
+        const runner *by = &norms[i];
+        norm_and_quant(64, by, 32, 2);
+        norm_and_quant(576, by, 32, 2);
+        norm_and_quant(704, by, 64, 2);
+        norm_and_quant(2048, by, 64, 1);
+        norm_and_quant(2816, by, 64, 4);
+        norm_and_quant(4096, by, 128, 4);
     }
 }
 
 /* One number of such size that its square is just about `share` of the row's energy: from too small to say yes to large enough, by steps
  * of one unit in its last place. */
-static void around(int n, int parts, int per, float scale, float share)
+static void around(int n, int parts, const runner *by, float scale, float share)
 {
+    if (n / parts / by->per > 512) return;
     static float v[ROWS][MOST], base[MOST];
     int seen[2] = {0};
     double others = 0;
@@ -254,15 +262,14 @@ static void around(int n, int parts, int per, float scale, float share)
     for (int i = 0; i < n; i++) others += i == 5 ? 0 : (double)base[i] * base[i];
     float x = (float)sqrt(others * share / (1 - share));
     for (int step = -60; step < 60; step += ROWS) {
-        work *k = begin(n, parts, per);
+        work *k = begin(n, parts, by->per);
         for (int r = 0; r < ROWS; r++) {
             memcpy(v[r], base, sizeof base);
             v[r][5] = cb_u2f(cb_f2u(x) + (uint32_t)((step + r) * (step + r) * (step + r) / 8)); /* close ones, and some far ones */
             memcpy(k->x[r], v[r], sizeof base);
-            memcpy(k->y[r], v[r], sizeof base);
         }
-        quantise(k, bring(k, k->x[0], MOST, CU_IN_ROW), n, 64, 2, share);
-        run(k);
+        quantise(k, k->x[0], n, 64, 2, share);
+        run(k, by);
         for (int r = 0; r < ROWS; r++) seen[k->flag[r]]++;
         check_quant(k, v, n, 64, 2, share);
         free(k);
@@ -273,24 +280,25 @@ static void around(int n, int parts, int per, float scale, float share)
 static void test_flags(void **state)
 {
     (void)state;
-    if (!few8) skip();
-    for (int per = 8; per <= 16; per += 8) {
-        around(64, 1, per, 1, 0.7f);
-        around(576, 1, per, 1, 0.7f);
-        around(4096, 1, per, 0.01f, 0.7f);
-        around(1024, 1, per, 1e-13f, 0.7f); /* squares near the end of the range */
-        around(1024, 1, per, 1e-20f, 0.7f);
-        around(1024, 1, per, 1e-25f, 0.7f);
-        around(1024, 1, per, 1e17f, 0.7f);
-        around(12288, 3, per, 1, 0.7f);
-        around(8192, 2, per, 1e-20f, 0.7f);
+    if (!there) skip();
+    for (int i = 0; i < RUNNERS; i++) {
+        const runner *by = &quants[i];
+        around(64, 1, by, 1, 0.7f);
+        around(576, 1, by, 1, 0.7f);
+        around(4096, 1, by, 0.01f, 0.7f);
+        around(1024, 1, by, 1e-13f, 0.7f); /* squares near the end of the range */
+        around(1024, 1, by, 1e-20f, 0.7f);
+        around(1024, 1, by, 1e-25f, 0.7f);
+        around(1024, 1, by, 1e17f, 0.7f);
+        around(12288, 3, by, 1, 0.7f);
+        around(8192, 2, by, 1e-20f, 0.7f);
     }
     static float v[ROWS][MOST]; /* a share of 0: all rows but those whose energy is 0 */
-    work *k = begin(640, 1, 8);
+    work *k = begin(640, 1, quants[1].per);
     for (int i = 0; i < 640; i++) v[1][i] = uniform(), v[2][i] = uniform() * 1e-30f;
     for (int r = 0; r < ROWS; r++) memcpy(k->x[r], v[r], sizeof *v);
-    quantise(k, bring(k, k->x[0], MOST, CU_IN_ROW), 640, 64, 2, 0);
-    run(k);
+    quantise(k, k->x[0], 640, 64, 2, 0);
+    run(k, &quants[1]);
     assert_true(!k->flag[0] && k->flag[1] && !k->flag[2]);
     check_quant(k, v, 640, 64, 2, 0);
     free(k);

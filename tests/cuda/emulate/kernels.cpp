@@ -23,6 +23,8 @@ extern "C" {
     static void body_##name(const void *a) { name(*(const type *)a); }                \
     static void run_##name(const void *a, const fake_grid *g) { emu_run(body_##name, a, g->blocks, g->threads, g->shared); }
 KERNELS(BODY)
+#define CHAIN_BODY(name, ...) BODY(k_##name, cu_rows_few)
+CU_CHAINS(CHAIN_BODY)
 
 extern "C" fake_kernel fake_kernel_find(const char *name, size_t *n)
 {
@@ -31,7 +33,9 @@ extern "C" fake_kernel fake_kernel_find(const char *name, size_t *n)
         *n = sizeof(type);       \
         return run_##k;          \
     }
+#define FIND_CHAIN(name, ...) FIND(k_##name, cu_rows_few)
     KERNELS(FIND)
+    CU_CHAINS(FIND_CHAIN)
     fprintf(stderr, "emulate: %s is not emulated\n", name);
     return NULL;
 }

@@ -1,0 +1,99 @@
+/* row_chains.cu: the chains that layers of known models are made of (CU_CHAINS in abi.h), each a kernel in which the operations and where they
+ * take their row from are fixed. Units of a
+ * shared expert have routes beside them. All of the model's vectors are loaded before the launches ahead are done, all other inputs right after. */
+#include "cuda/few.cuh"
+#include <utility>
+
+/* What op number i of a chain takes from memory. */
+template <int E> struct inputs {
+    float x[E], b[E], w[E], one;
+};
+
+__device__ constexpr int kind_of(int link) { return link / 8; }
+__device__ constexpr bool is_again(int link) { return link & CU_AGAIN; }
+__device__ constexpr int from(int link) { return link & 3; }
+
+template <int E, int LINK> __device__ __forceinline__ void load_constants(const chain<E> &c, const cu_few_op &o, inputs<E> &in)
+{
+    constexpr int K = kind_of(LINK);
+    if constexpr (K == CB_RMSNORM || K == CB_HADAMARD)
+        if (o.w) fetch(c, in.w, o.w, 0, 0);
+    if constexpr (K == CB_SCALE) in.one = o.w ? *o.w : o.f;
+}
+
+template <int E, int LINK> __device__ __forceinline__ void load_row(const chain<E> &c, const cu_few_op &o, inputs<E> &in)
+{
+    constexpr int K = kind_of(LINK);
+    if constexpr (from(LINK) == CU_FROM_MEM && K != CB_MOE_SUM) fetch(c, in.x, o.x, c.row, o.x_stride);
+    if constexpr (K == CB_ADD || K == CB_ADD_GATED || K == CB_GLU) fetch(c, in.b, o.b, c.row, o.b_stride);
+    if constexpr (K == CB_ADD_GATED) in.one = o.w[(size_t)c.row * o.w_stride];
+}
+
+/* kept: the value that later ops take once more; n: how many ops in a row quantise it in the same groups. */
+template <int E, int LINK, bool PARTS> __device__ __forceinline__ void link(chain<E> &c, const cu_few_op *o, const inputs<E> &in, float (&kept)[E], int n)
+{
+    constexpr int K = kind_of(LINK);
+    if constexpr (from(LINK) == CU_FROM_MEM && K != CB_MOE_SUM) each<E>([&](int i) { c.v[i] = in.x[i]; });
+    if constexpr (from(LINK) == CU_FROM_KEPT) each<E>([&](int i) { c.v[i] = kept[i]; });
+    if constexpr (K == CB_QUANT) {
+        if constexpr (!is_again(LINK)) quant<PARTS>(c, o, n);
+        return;
+    }
+    if constexpr (K == CB_RMSNORM) {
+        if constexpr (!is_again(LINK)) sum_up(c, o->f);
+        scale_row(c, o->w, in.w);
+    }
+    if constexpr (K == CB_HADAMARD) hadamard(c, *o, in.w);
+    if constexpr (K == CB_GLU) glu(c, o->n, in.b);
+    if constexpr (K == CB_ADD) each<E>([&](int i) { c.v[i] = c.v[i] + in.b[i]; });
+    if constexpr (K == CB_ADD_GATED) {
+        float g = cb_sigmoidf(in.one);
+        each<E>([&](int i) { c.v[i] = cb_fma(g, in.b[i], c.v[i]); });
+    }
+    if constexpr (K == CB_SCALE) each<E>([&](int i) { c.v[i] = c.v[i] * in.one; });
+    if constexpr (K == CB_MOE_SUM) moe_sum(c, *o);
+    if (o->keep >= 0) each<E>([&](int i) { kept[i] = c.v[i]; });
+    hand_out(c, *o);
+}
+
+template <class... T> __device__ constexpr int first_of(int first, T...) { return first; }
+
+/* How many ops from number i on quantise the same numbers. */
+template <int... LINKS> __device__ constexpr int same_numbers(int i)
+{
+    constexpr int link[] = {LINKS..., 0};
+    int n = 1;
+    while (i + n < (int)sizeof...(LINKS) && kind_of(link[i + n]) == CB_QUANT && is_again(link[i + n])) n++;
+    return n;
+}
+
+template <int E, int... LINKS, int... I>
+__device__ __forceinline__ void run_chain(const cu_rows_few &a, float *shared, told &t, std::integer_sequence<int, I...>)
+{
+    pdl_trigger();
+    if constexpr (sizeof...(LINKS) == 2 && first_of(LINKS...) == M_(GLU))
+        if (blockIdx.y == a.n_parts) {
+            pdl_wait();
+            side(a, blockIdx.x);
+            return;
+        }
+    chain<E> c = {a, shared, t, (int)blockIdx.x, (int)blockIdx.y * a.width, E * (int)threadIdx.x, 0, 0, {}};
+    inputs<E> in[sizeof...(LINKS)];
+    float kept[E];
+    (load_constants<E, LINKS>(c, a.o[I], in[I]), ...);
+    clear<E>(shared, t);
+    pdl_wait();
+    (load_row<E, LINKS>(c, a.o[I], in[I]), ...);
+    constexpr bool parts = !((kind_of(LINKS) == CB_RMSNORM) || ...); /* a norm needs the whole row */
+    (link<E, LINKS, parts>(c, a.o + I, in[I], kept, same_numbers<LINKS...>(I)), ...);
+}
+
+#define KERNEL(name, per, most, ...)                                                                                           \
+    extern "C" __global__ void __launch_bounds__(most / per, per == 4 ? 3 : 2) k_##name(const __grid_constant__ cu_rows_few a) \
+    {                                                                                                                           \
+        extern __shared__ __align__(16) float shared[];                                                                         \
+        __shared__ told t;                                                                                                      \
+        constexpr int links[] = {__VA_ARGS__};                                                                                  \
+        run_chain<per, __VA_ARGS__>(a, shared, t, std::make_integer_sequence<int, sizeof links / sizeof *links>());             \
+    }
+CU_CHAINS(KERNEL)
