@@ -347,7 +347,7 @@ typedef struct cu_ask {
 typedef struct cu_change {
     int32_t id;
     float bias;
-    uint32_t n_all, n_own;
+    uint32_t in_all, n_own;
 } cu_change;
 /* How many logits of a row, and what weight of them, lie how far below the largest. */
 typedef struct cu_bins {

@@ -92,7 +92,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) k_change(const __grid_cons
     cu_change c = a.changes[q->change0 + i];
     float *at = a.logits + (size_t)blockIdx.y * a.n + c.id, z = *at + 0.0f;
     z = c.bias == -100 ? __uint_as_float(0xff800000u) : z + c.bias;
-    if (c.n_all && q->repetition != 1) z = (z > 0 ? z / q->repetition : z * q->repetition) + 0.0f;
+    if (c.in_all && q->repetition != 1) z = (z > 0 ? z / q->repetition : z * q->repetition) + 0.0f;
     if (c.n_own && q->presence != 0) z = z - q->presence;
     if (c.n_own && q->frequency != 0) z = z - q->frequency * (float)c.n_own;
     *at = z + 0.0f;

@@ -11,8 +11,8 @@ enum { CB_TOP = 2048, CB_TOP_CHANGES = 1 << 15 };
 typedef struct cb_change {
     int32_t id;
     float bias;      /* -100 bans */
-    uint32_t n_all;  /* occurrences in the window of the repetition penalty; */
-    uint32_t n_own;  /* in that of the other two */
+    uint32_t in_all; /* is it in the window of the repetition penalty? */
+    uint32_t n_own;  /* how often is it in that of the other two? */
 } cb_change;
 
 /* ROW: the whole row. BEST: the largest logit after the changes. DRAW: that, and a draw from all tokens. TOP: the largest, and a list. */

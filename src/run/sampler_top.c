@@ -23,25 +23,33 @@ static int is_active(const cb_sampler *s, const cb_sampling *p, int op)
     }
 }
 
-/* The change of an id, made when there is none; NULL: no room. s->count says where it is. */
-static cb_change *change_of(cb_sampler *s, int32_t id, cb_change *room, int n_room, int *n)
+/* While changes are listed s->count says what an id has: */
+#define IN_ALL 1u        /* it is in the window of the repetition penalty, */
+#define IN_OWN 2u        /* so often in that of the others, */
+#define HAS_BIAS (1u << 31)
+
+typedef struct changes {
+    cb_sampler *s;
+    cb_change *room;
+    int n, n_room;
+} changes;
+
+/* Adds to what an id has; 0: no room. Long histories are why this touches one word an id. */
+static inline int add(changes *c, int32_t id, uint32_t what)
 {
-    if (s->count[id]) return &room[s->count[id] - 1];
-    if (*n == n_room) return NULL;
-    room[*n] = (cb_change){.id = id};
-    s->count[id] = (uint32_t)++*n;
-    return &room[*n - 1];
+    uint32_t had = c->s->count[id];
+    if (!had) {
+        if (c->n == c->n_room) return 0;
+        c->room[c->n++].id = id;
+    }
+    c->s->count[id] = what == IN_OWN ? had + what : had | what;
+    return 1;
 }
 
-static int add_window(cb_sampler *s, cb_smp_window w, int own, cb_change *room, int n_room, int *n)
+static int add_window(changes *c, cb_smp_window w, uint32_t what)
 {
-    for (int i = 0; i < w.n; i++) {
-        if (w.ids[i] < 0 || w.ids[i] >= s->n_vocab) continue;
-        cb_change *c = change_of(s, w.ids[i], room, n_room, n);
-        if (!c) return 0;
-        if (own) c->n_own++;
-        else c->n_all++;
-    }
+    for (int i = 0; i < w.n; i++)
+        if (w.ids[i] >= 0 && w.ids[i] < c->s->n_vocab && !add(c, w.ids[i], what)) return 0;
     return 1;
 }
 
@@ -49,18 +57,20 @@ static int add_window(cb_sampler *s, cb_smp_window w, int own, cb_change *room, 
 static int list_changes(cb_sampler *s, const cb_sampling *p, int penalties, const int32_t *history, int n_history, int n_prompt, cb_change *room,
                         int n_room, cb_ask *out)
 {
-    int n = 0, ok = 1;
-    for (int i = 0; i < p->n_bias && ok; i++) {
-        cb_change *c = s->count[p->bias_ids[i]] ? NULL : change_of(s, p->bias_ids[i], room, n_room, &n);
-        if (c) c->bias = p->bias[i];
-        ok = c != NULL;
+    changes c = {s, room, 0, n_room};
+    int ok = 1;
+    for (int i = 0; i < p->n_bias && ok; i++) ok = !s->count[p->bias_ids[i]] && add(&c, p->bias_ids[i], HAS_BIAS);
+    if (ok && penalties && out->repetition != 1) ok = add_window(&c, cb_smp_window_all(p, history, n_history, n_prompt), IN_ALL);
+    if (ok && penalties && (out->presence != 0 || out->frequency != 0)) ok = add_window(&c, cb_smp_window_own(p, history, n_history, n_prompt), IN_OWN);
+    for (int i = 0; i < c.n; i++) {
+        uint32_t has = s->count[room[i].id];
+        s->count[room[i].id] = 0;
+        room[i].bias = has & HAS_BIAS ? p->bias[i] : 0; /* those with a bias are first, in its order */
+        room[i].in_all = has & IN_ALL;
+        room[i].n_own = (has & ~HAS_BIAS) / IN_OWN;
     }
-    if (ok && penalties && out->repetition != 1) ok = add_window(s, cb_smp_window_all(p, history, n_history, n_prompt), 0, room, n_room, &n);
-    if (ok && penalties && (out->presence != 0 || out->frequency != 0))
-        ok = add_window(s, cb_smp_window_own(p, history, n_history, n_prompt), 1, room, n_room, &n);
-    for (int i = 0; i < n; i++) s->count[room[i].id] = 0;
     out->changes = room;
-    out->n_changes = ok ? n : 0;
+    out->n_changes = ok ? c.n : 0;
     return ok;
 }
 

@@ -29,7 +29,7 @@ static inline void top_change(float *z, const cb_ask *q)
         const cb_change *c = &q->changes[i];
         float x = z[c->id] + 0.0f;
         x = c->bias == -100 ? -INFINITY : x + c->bias;
-        if (c->n_all && q->repetition != 1) x = (x > 0 ? x / q->repetition : x * q->repetition) + 0.0f;
+        if (c->in_all && q->repetition != 1) x = (x > 0 ? x / q->repetition : x * q->repetition) + 0.0f;
         if (c->n_own && q->presence != 0) x = x - q->presence;
         if (c->n_own && q->frequency != 0) x = x - q->frequency * (float)c->n_own;
         z[c->id] = x + 0.0f;
