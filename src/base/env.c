@@ -25,4 +25,9 @@ bool cb_env_cuda_decode(void)
     const char *v = cb_env("CB_CUDA_DECODE");
     return v && !strcmp(v, "on");
 }
+bool cb_env_cuda_rows16(void)
+{
+    const char *v = cb_env("CB_CUDA_ROWS");
+    return v && !strcmp(v, "16");
+}
 const char *cb_env_cpu_copies(void) { return cb_env("CB_CPU_COPIES"); }

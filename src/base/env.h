@@ -14,4 +14,6 @@ const char *cb_env_cpu(void);
 const char *cb_env_cpu_copies(void);
 /* CB_CUDA_DECODE=on: on steps of one row the GPU makes the input of products again in each of their thread blocks (cuda/decode.cu). */
 bool cb_env_cuda_decode(void);
+/* CB_CUDA_ROWS=16: for steps of few rows a GPU thread keeps 16 elements of a row with a Hadamard, not 8 (cuda/few.cuh). */
+bool cb_env_cuda_rows16(void);
 #endif

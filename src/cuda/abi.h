@@ -134,10 +134,10 @@ typedef struct cu_rows_many {
 enum { CU_FEW_OPS = 10, CU_FEW_WIDTH = 4096, CU_FEW_PARTS = 8, CU_FEW_ROWS = 128 };
 typedef struct cu_few_op {
     int32_t kind, op;        /* cb_op_kind; index in the plan, for reports */
-    int32_t n, m;            /* norm: n = 1, its squares are summed already; unit: n = act; Hadamard: n = block, m = back; quantisation: n = 1, of
+    int32_t n, m;            /* norm: n = 1, its squares are summed already, m = 1, x is a wanted row; unit: n = act; Hadamard: n = block, m = back; quantisation: n = 1, of
                                 the same groups and value as the op before; sum of experts: n = how many */
     float f;
-    int16_t from, keep;      /* places of x and for the output, or -1 */
+    int16_t from, keep;      /* places of x (of an addition without b: of the other summand) and for the output, or -1 */
     const float *x, *b, *w;  /* row 0 of the inputs; a vector or a number of the model (w_stride 0), or the gate of each row */
     float *out;              /* NULL: no other launch reads it */
     int32_t x_stride, b_stride, w_stride, out_stride; /* floats between rows */
@@ -155,25 +155,37 @@ typedef struct cu_few_join {
     uint32_t arrived, most[CU_FEW_PARTS]; /* of each part the bits of its largest magnitude, and its sum of squares in any order */
     float squares[CU_FEW_PARTS];
 } cu_few_join;
+/* A choice of experts beside the chain: n logits at z + row*z_stride; ids, then weights, to y + row*y_stride. Steps of one row: the sorted
+ * slots too (cu_linear), each a tile of its own. */
+typedef struct cu_route {
+    const float *z, *w;      /* w: the experts' scales, or NULL */
+    float *y;
+    int32_t *slots, *rows, *tiles; /* NULL: not wanted */
+    int32_t z_stride, y_stride;
+    int32_t n, k, kind, op;  /* kind: CB_ROUTE_...; op: for reports */
+} cu_route;
 typedef struct cu_rows_few {
     cu_step *step;
-    const cu_row_op *side;   /* ops that a thread block of their own does beside the chain: those of side_mask */
+    const cu_row_op *side;   /* other ops that the same thread block does: those of side_mask */
     cu_few_join *join;       /* [rows] */
     uint32_t side_mask;
     int32_t n_ops;
     int32_t width, n_parts;  /* elements of a part of the row */
     float inverse;           /* 1 / width where that is exact, else 0 */
-    int32_t pad;
+    int32_t has_route;
+    cu_route route;          /* by a thread block of its own */
     cu_few_op o[CU_FEW_OPS];
 } cu_rows_few;
 
 /* Chains that have a kernel of their own (row_chains.cu): X(kernel, elements a thread, widest part, ops...). An op is its kind and where x
- * comes from: registers, memory, the place (K: what is kept stays in registers); quantisations and norms of the same value again. */
+ * comes from: registers, memory, the place (what is kept stays in registers); quantisations and norms of the same value again. An addition may
+ * take its other summand from the place. */
 enum { CU_FROM_REG, CU_FROM_MEM, CU_FROM_KEPT, CU_AGAIN = 4 };
 #define CU_LINK(kind, flags) ((kind) * 8 + (flags))
 #define R_(kind) CU_LINK(CB_##kind, CU_FROM_REG)
 #define M_(kind) CU_LINK(CB_##kind, CU_FROM_MEM)
 #define K_(kind) CU_LINK(CB_##kind, CU_FROM_KEPT | CU_AGAIN)
+#define P_(kind) CU_LINK(CB_##kind, CU_FROM_KEPT)
 #define A_(kind) CU_LINK(CB_##kind, CU_FROM_REG | CU_AGAIN)
 #define CU_CHAINS(X)                                                                                                                        \
     X(quant4, 4, 1024, M_(QUANT))                                                                                                           \
@@ -185,13 +197,17 @@ enum { CU_FROM_REG, CU_FROM_MEM, CU_FROM_KEPT, CU_AGAIN = 4 };
     X(glu_quant4, 4, 1024, M_(GLU), R_(QUANT))                                                                                              \
     X(glu_quant8, 8, 4096, M_(GLU), R_(QUANT))                                                                                              \
     X(moe_norm_quant8, 8, 3072, M_(MOE_SUM), R_(ADD), R_(ADD_GATED), R_(RMSNORM), R_(QUANT))                                                \
+    X(had_quant8, 8,   4096, M_(HADAMARD), R_(QUANT))                                                                                       \
+    X(norm_had_quant8, 8,   4096, M_(RMSNORM), R_(HADAMARD), R_(QUANT))                                                                     \
+    X(norm_quant_had_quant8, 8,   4096, M_(RMSNORM), R_(QUANT), R_(HADAMARD), R_(QUANT))                                                    \
+    X(glu_had_quant8, 8,   4096, M_(GLU), R_(HADAMARD), R_(QUANT))                                                                          \
     X(had_quant16, 16, 4096, M_(HADAMARD), R_(QUANT))                                                                                       \
     X(norm_had_quant16, 16, 4096, M_(RMSNORM), R_(HADAMARD), R_(QUANT))                                                                     \
     X(norm_quant_had_quant16, 16, 4096, M_(RMSNORM), R_(QUANT), R_(HADAMARD), R_(QUANT))                                                    \
     X(glu_had_quant16, 16, 4096, M_(GLU), R_(HADAMARD), R_(QUANT))                                                                          \
     X(norm_add_norm_quant8, 8, 3072, M_(RMSNORM), R_(ADD), R_(RMSNORM), R_(QUANT))                                                          \
     X(gemma_moe_in8, 8, 3072, M_(RMSNORM), R_(ADD), R_(RMSNORM), R_(QUANT), K_(RMSNORM), R_(SCALE), R_(QUANT), K_(RMSNORM), R_(QUANT))      \
-    X(gemma_moe_out8, 8, 3072, M_(MOE_SUM), R_(RMSNORM), R_(ADD), R_(RMSNORM), R_(ADD), R_(SCALE), R_(RMSNORM), R_(QUANT))
+    X(gemma_moe_out8, 8, 3072, M_(RMSNORM), M_(MOE_SUM), R_(RMSNORM), P_(ADD), R_(RMSNORM), R_(ADD), R_(SCALE), R_(RMSNORM), R_(QUANT))
 
 /* Decode of one row: products with what makes their input in front (decode.cu). Values stand in shared memory, at places counted in
  * floats. */

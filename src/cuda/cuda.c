@@ -141,6 +141,7 @@ static int open_device(cb_dev *d, int index, cb_err *err)
     d->cc = 10 * major + minor;
     d->pdl = major >= 9;
     d->decode = cb_env_cuda_decode();
+    d->rows16 = cb_env_cuda_rows16();
     d->cu.cuDeviceGetName_(name, sizeof name, d->device);
     snprintf(d->label, sizeof d->label, "cuda:%d %s", index, name);
     return load_kernels(d, err);

@@ -69,6 +69,7 @@ struct cb_dev {
     char label[128];
     int n_sm, cc, max_shared; /* multiprocessors, compute capability times 10, shared memory of a block */
     bool decode;             /* steps of one row by the launches of decode.c */
+    bool rows16;             /* 16 elements a thread in chains with a Hadamard (few.h), not 8 */
     bool pdl;                /* programmatic dependent launch: sm_90 and later */
     cb_pool *pool;           /* copies weights out of the page cache */
 

@@ -9,6 +9,12 @@
 
 enum { MOST_TOUCHED = 32 };
 
+/* A value in memory, and the op of the chain that reads it last or writes it first. */
+typedef struct touched {
+    cb_val v;
+    int op;
+} touched;
+
 typedef struct maker {
     const cb_dev *d;
     const cb_plan *p;
@@ -16,14 +22,16 @@ typedef struct maker {
     int n;
     cu_rows_few *a;
     int made[CU_FEW_OPS], n_chain; /* plan ops of the chain */
+    int side[CU_MAX_ROW_OPS], n_side; /* and those beside it */
     int threads, per;   /* elements a thread */
     int padded;         /* elements of a part with what the planes add */
     int used;           /* shared memory, in units of 32 floats */
     cb_val now;         /* in registers; -1: nothing */
+    cb_val wanted, wanted_in; /* a value that is the wanted rows of another; -1: none */
     cb_val kept[CU_FEW_OPS]; /* values at places in shared memory */
     int16_t at[CU_FEW_OPS];
     int n_kept;
-    cb_val read[MOST_TOUCHED], written[MOST_TOUCHED]; /* in memory */
+    touched read[MOST_TOUCHED], written[MOST_TOUCHED]; /* in memory */
     int n_read, n_written;
 } maker;
 
@@ -42,7 +50,7 @@ static bool knows(const maker *m, const cb_op *o, int width)
     switch (o->kind) {
     case CB_RMSNORM: return o->n[0] == 1 && o->n[1] == width;
     case CB_HADAMARD: return power_of_two(o->n[0]) && o->n[0] >= 2 && o->n[0] <= 4096 && width % o->n[0] == 0;
-    case CB_EMBED: case CB_GLU: case CB_ADD: case CB_ADD_GATED: case CB_SCALE: case CB_MOE_SUM: case CB_WANTED: return true;
+    case CB_EMBED: case CB_GLU: case CB_ADD: case CB_ADD_GATED: case CB_SCALE: case CB_MOE_SUM: return true;
     case CB_QUANT: return power_of_two(v->group) && v->group >= 16 && v->group <= 128 && (v->pack == 1 || v->pack == 2 || v->pack == 4);
     default: return false;
     }
@@ -65,6 +73,25 @@ static int parts_of(const maker *m, int width)
     return whole || n > CU_FEW_PARTS ? 0 : n;
 }
 
+/* A route, and behind it the sort of its single row. */
+static bool find_route(maker *m, const cb_op *o, int index)
+{
+    cu_route *r = &m->a->route;
+    const cb_dev *d = m->d;
+    if (o->kind == CB_MOE_SORT) {
+        if (!m->a->has_route || cu_value(d, o->in[0]) != r->y) return false;
+        int32_t *slots = cu_value(d, o->out);
+        r->slots = slots;
+        r->rows = slots + o->n[1]; /* of one row */
+        r->tiles = d->sort_tiles;
+        return true;
+    }
+    if (m->a->has_route++) return false;
+    *r = (cu_route){.z = cu_value(d, o->in[0]), .z_stride = cu_stride(d, o->in[0]), .y = cu_value(d, o->out), .y_stride = cu_stride(d, o->out),
+                    .w = o->w[0] < 0 ? NULL : d->vectors[o->w[0]], .n = o->n[0], .k = o->n[1], .kind = o->n[2], .op = index};
+    return true;
+}
+
 static bool find_shape(maker *m)
 {
     const cb_plan *p = m->p;
@@ -73,7 +100,15 @@ static bool find_shape(maker *m)
     for (int i = 0; i < m->n; i++) {
         const cb_op *o = &p->ops[m->ops[i]];
         if (is_side(o->kind)) {
-            m->a->side_mask |= 1u << i;
+            m->side[m->n_side++] = m->ops[i];
+            if (o->kind == CB_ROPE_TABLE) m->a->side_mask |= 1u << i;
+            else if (!find_route(m, o, m->ops[i])) return false;
+            continue;
+        }
+        if (o->kind == CB_WANTED) { /* the norm behind it reads those rows */
+            if (m->n_chain || m->wanted >= 0 || !cu_is_local(p, m->ops, m->n, o->out)) return false;
+            m->wanted = o->out;
+            m->wanted_in = o->in[0];
             continue;
         }
         if (m->n_chain == CU_FEW_OPS) return false;
@@ -90,7 +125,7 @@ static bool find_shape(maker *m)
         int whole = v->group ? (int)cb_plan_plane_stride(width / m->a->n_parts, v->pack) / 2 : 0;
         if (whole > m->padded) m->padded = whole;
     }
-    m->per = hadamard ? 16 : 8;
+    m->per = hadamard && m->d->rows16 ? 16 : 8;
     m->threads = (m->padded / m->per + 31) / 32 * 32;
     m->used = (m->threads * m->per + 511) / 512 * 16;
     return m->threads * m->per <= CU_FEW_WIDTH;
@@ -98,19 +133,19 @@ static bool find_shape(maker *m)
 
 /* ---- places ---- */
 
-static bool has(const cb_val *list, int n, cb_val v)
+static bool touch(touched *list, int *n, cb_val v, int op, bool last)
 {
-    for (int i = 0; i < n; i++)
-        if (list[i] == v) return true;
-    return false;
-}
-static bool touch(cb_val *list, int *n, cb_val v)
-{
-    if (has(list, *n, v)) return true;
+    for (int i = 0; i < *n; i++)
+        if (list[i].v == v) {
+            if (last) list[i].op = op;
+            return true;
+        }
     if (*n == MOST_TOUCHED) return false;
-    list[(*n)++] = v;
+    list[(*n)++] = (touched){v, op};
     return true;
 }
+static bool reads(maker *m, cb_val v, int op) { return touch(m->read, &m->n_read, v, op, true); }
+static bool writes(maker *m, cb_val v, int op) { return touch(m->written, &m->n_written, v, op, false); }
 
 /* Has an op of the chain before number k written v? */
 static bool written_before(const maker *m, int k, cb_val v)
@@ -123,7 +158,7 @@ static bool written_before(const maker *m, int k, cb_val v)
 /* A value that op number k reads from memory: row 0 of it. */
 static bool input(maker *m, int k, cb_val v, const float **from, int32_t *stride)
 {
-    if (v < 0 || written_before(m, k, v) || !touch(m->read, &m->n_read, v)) return false;
+    if (v < 0 || v == m->wanted || written_before(m, k, v) || !reads(m, v, k)) return false;
     *from = cu_value(m->d, v);
     *stride = cu_stride(m->d, v);
     return true;
@@ -150,17 +185,23 @@ static bool read_later(const maker *m, int k, cb_val v)
     return false;
 }
 
+static int16_t place_of(const maker *m, cb_val v)
+{
+    for (int i = m->n_kept - 1; i >= 0 && v >= 0; i--)
+        if (m->kept[i] == v) return m->at[i];
+    return -1;
+}
+
 /* The input that works in registers: it is there, at a place, or in memory. */
 static bool source(maker *m, int k, cu_few_op *r, cb_val v)
 {
     if (v == m->now) return true;
     m->now = v;
-    for (int i = m->n_kept - 1; i >= 0; i--)
-        if (m->kept[i] == v) {
-            r->from = m->at[i];
-            return true;
-        }
-    return input(m, k, v, &r->x, &r->x_stride);
+    if (v == m->wanted && v >= 0) {
+        r->m = 1;
+        return r->kind == CB_RMSNORM && input(m, k, m->wanted_in, &r->x, &r->x_stride);
+    }
+    return (r->from = place_of(m, v)) >= 0 || input(m, k, v, &r->x, &r->x_stride);
 }
 
 /* A place for what op number k makes, when it is needed. */
@@ -216,7 +257,7 @@ static bool quant(maker *m, int k, cu_few_op *r)
             m->a->o[i].out = r->out;
             m->a->o[i].out_stride = r->out_stride;
         }
-    return touch(m->written, &m->n_written, o->in[0]);
+    return writes(m, o->in[0], k);
 }
 
 static bool inputs(maker *m, int k, cu_few_op *r)
@@ -227,7 +268,6 @@ static bool inputs(maker *m, int k, cu_few_op *r)
     case CB_EMBED:
         r->u.embed = d->embed[o->w[0]];
         return k == 0 && m->a->n_parts == 1;
-    case CB_WANTED: return k == 0 && input(m, k, o->in[0], &r->x, &r->x_stride);
     case CB_MOE_SUM:
         r->n = o->n[0];
         return input(m, k, o->in[0], &r->u.sum.y, &r->u.sum.y_stride) && input(m, k, o->in[1], &r->u.sum.route, &r->u.sum.route_stride);
@@ -245,6 +285,7 @@ static bool inputs(maker *m, int k, cu_few_op *r)
         return source(m, k, r, o->in[0]) && input(m, k, o->in[1], &r->b, &r->b_stride);
     case CB_ADD: {
         bool swap = o->in[1] == m->now && o->in[0] != m->now;
+        if (o->in[swap] == m->now && (r->from = place_of(m, o->in[!swap])) >= 0) return true;
         return source(m, k, r, o->in[swap]) && input(m, k, o->in[!swap], &r->b, &r->b_stride);
     }
     case CB_ADD_GATED:
@@ -260,29 +301,37 @@ static bool one_op(maker *m, int k)
     cu_few_op *r = &m->a->o[k];
     *r = (cu_few_op){.kind = o->kind, .op = m->made[k], .from = -1, .keep = -1};
     r->f = o->kind == CB_HADAMARD ? (float)(1.0 / sqrt((double)o->n[0])) : o->f[0];
-    if (o->kind == CB_QUANT) return quant(m, k, r) && touch(m->written, &m->n_written, o->out);
+    if (o->kind == CB_QUANT) return quant(m, k, r) && writes(m, o->out, k);
     if (!inputs(m, k, r)) return false;
     m->now = o->out;
     if (!keep(m, k, r, o->out)) return false;
     if (cu_is_local(m->p, m->ops, m->n, o->out)) return true;
     r->out = cu_value(m->d, o->out);
     r->out_stride = cu_stride(m->d, o->out);
-    return touch(m->written, &m->n_written, o->out);
+    return writes(m, o->out, k);
 }
 
-/* Threads do not wait for each other between ops, nor do parts: what is written must not stand where others read or write. */
+/* Do all threads meet after op `from` has its input and before op `to` writes? */
+static bool meets(const maker *m, int from, int to)
+{
+    for (int k = from; k < to && m->a->n_parts == 1; k++)
+        if (m->a->o[k].kind == CB_RMSNORM && !m->a->o[k].n) return true;
+    return false;
+}
+
+/* Otherwise threads do not wait for each other between ops, nor do parts: what is written must not stand where others still read, or write. */
 static bool apart(const maker *m)
 {
     for (int i = 0; i < m->n_written; i++) {
-        cb_val v = m->written[i];
+        const touched *w = &m->written[i];
         for (int j = 0; j < m->n_read; j++)
-            if (m->read[j] != v && cb_plan_share_memory(m->p, v, m->read[j])) return false;
+            if (m->read[j].v != w->v && cb_plan_share_memory(m->p, w->v, m->read[j].v) && !meets(m, m->read[j].op, w->op)) return false;
         for (int j = 0; j < i; j++)
-            if (cb_plan_share_memory(m->p, v, m->written[j])) return false;
+            if (cb_plan_share_memory(m->p, w->v, m->written[j].v)) return false;
     }
-    for (int i = 0; i < m->n; i++)
-        for (int k = 0; k < m->n_chain && m->a->side_mask >> i & 1; k++)
-            if (cb_plan_ordered(m->p, &m->p->ops[m->ops[i]], &m->p->ops[m->made[k]])) return false;
+    for (int i = 0; i < m->n_side; i++)
+        for (int k = 0; k < m->n_chain; k++)
+            if (cb_plan_ordered(m->p, &m->p->ops[m->side[i]], &m->p->ops[m->made[k]])) return false;
     return true;
 }
 
@@ -302,6 +351,7 @@ static int link_of(const maker *m, int k)
     const cu_few_op *r = &m->a->o[k];
     bool again = (r->kind == CB_RMSNORM || r->kind == CB_QUANT) && r->n;
     int from = r->from >= 0 ? CU_FROM_KEPT : r->x || r->kind == CB_MOE_SUM ? CU_FROM_MEM : CU_FROM_REG;
+    if (r->kind == CB_ADD && r->from >= 0 && r->b) return -1;
     return CU_LINK(r->kind, from | (again ? CU_AGAIN : 0));
 }
 
@@ -313,7 +363,7 @@ static const struct fixed_chain *find_fixed(const maker *m)
     bool unit = m->n_chain == 2 && link[0] == M_(GLU) && link[1] == R_(QUANT);
     for (size_t i = 0; i < sizeof fixed_chains / sizeof *fixed_chains; i++) {
         const struct fixed_chain *f = &fixed_chains[i];
-        if (f->n == m->n_chain && m->padded <= f->most && m->n_kept < 2 && memcmp(f->links, link, sizeof(int) * (size_t)f->n) == 0 && (unit || !m->a->side_mask))
+        if ((f->per == 16) == (m->per == 16) && f->n == m->n_chain && m->padded <= f->most && m->n_kept < 2 && memcmp(f->links, link, sizeof(int) * (size_t)f->n) == 0 && !m->a->side_mask && (unit || !m->a->has_route))
             return f;
     }
     return NULL;
@@ -336,7 +386,7 @@ static bool make(maker *m, cu_few *f)
     if (m->used * 128 > m->d->max_shared - 8192 || m->used * 128 > CU_ROW_SHARED) return false;
     f->threads = m->threads;
     f->shared = m->used * 128;
-    f->y = m->a->n_parts + (m->a->side_mask != 0);
+    f->y = m->a->n_parts + (m->n_side != 0);
     return true;
 }
 
@@ -345,7 +395,7 @@ int cu_few_make(const cb_dev *d, const int32_t *ops, int n, const cu_row_op *tab
     *out = NULL;
     cu_few *f = cb_alloc_array(1, sizeof *f);
     if (!f) return cb_fail(err, CB_ENOMEM, "no memory for a launch");
-    maker m = {.d = d, .p = d->plan, .ops = ops, .n = n, .a = &f->a, .now = -1};
+    maker m = {.d = d, .p = d->plan, .ops = ops, .n = n, .a = &f->a, .now = -1, .wanted = -1};
     f->a.step = d->step;
     f->a.side = table;
     f->a.join = d->few_join;

@@ -65,9 +65,14 @@ template <int E> __device__ __forceinline__ void hand_out(const chain<E> &c, con
 
 /* ---- the row where all threads see it ---- */
 
-/* Element e's place in the shared row: so that a thread's E floats in pieces of 4, E floats each 16 apart, and 32 neighbours never meet in a
- * bank. */
-template <int E> __device__ __forceinline__ int place(int e) { return e ^ (e >> 3 & (E - 4)) ^ (E == 16 ? e >> 4 & 16 : 0); }
+/* Element e's place in the shared row: so that these never meet in a bank: pieces of 4 of eight threads' E neighbours; 32 neighbours; and what
+ * the passes of a Hadamard block load. */
+template <int E> __device__ __forceinline__ int place(int e)
+{
+    if constexpr (E == 8) return e ^ (e >> 3 & 28) ^ (e >> 7 & 16);
+    else if constexpr (E == 16) return e ^ (e >> 3 & 12) ^ (e >> 4 & 16);
+    else return e;
+}
 
 template <int E> __device__ __forceinline__ void stage(const chain<E> &c)
 {
@@ -90,10 +95,11 @@ template <int E> __device__ __forceinline__ void unstage(chain<E> &c)
 
 /* The lane tree of squares of the shared row, by one warp: the next 16 terms of a lane are on their way while 16 are added. There are zeros
  * up to a multiple of 512 elements; adding 0*0 changes nothing. */
-template <int E> __device__ __forceinline__ void column(float (&u)[16], const float *stage, int i)
+template <int E> __device__ __forceinline__ void column(float (&u)[16], const float *stage, int i) /* i a multiple of 16 */
 {
+    int lane = threadIdx.x % 32 ^ (E == 8 ? i >> 2 & 16 : 0);
 #pragma unroll
-    for (int j = 0; j < 16; j++) u[j] = stage[32 * i + place<E>(32 * j + threadIdx.x % 32)];
+    for (int j = 0; j < 16; j++) u[j] = stage[32 * i + place<E>(32 * j + lane)];
 }
 template <int E> __device__ __forceinline__ float squares(const float *stage, int n)
 {
@@ -137,14 +143,14 @@ template <int E> __device__ __forceinline__ void scale_row(chain<E> &c, const fl
 
 /* ---- Hadamard ---- */
 
-/* Strides s, 2s, .. below block, of 16 values that are s apart. */
-__device__ __forceinline__ void butterflies16(float (&u)[16], int s, int block)
+/* Strides s, 2s, .. below block, of N values that are s apart. */
+template <int N> __device__ __forceinline__ void butterflies(float (&u)[N], int s, int block)
 {
 #pragma unroll
-    for (int w = 1; w < 16; w *= 2) {
+    for (int w = 1; w < N; w *= 2) {
         if (w * s >= block) return;
 #pragma unroll
-        for (int k = 0; k < 16; k++)
+        for (int k = 0; k < N; k++)
             if (!(k & w)) {
                 float a = u[k], b = u[k + w];
                 u[k] = a + b;
@@ -153,61 +159,79 @@ __device__ __forceinline__ void butterflies16(float (&u)[16], int s, int block)
     }
 }
 
-/* R strides from 256 on, of 16 >> R sets of values a thread. */
-template <int R> __device__ __forceinline__ void wide_strides(float *stage, int n)
+/* One stride, whose other element is in lane ^ w. */
+template <int N> __device__ __forceinline__ void across(float (&u)[N], int w)
 {
-    if (threadIdx.x >= n / 16) return;
-#pragma unroll
-    for (int m = 0; m < 16 >> R; m++) {
-        int set = m * (n / 16) + threadIdx.x, at = ((set >> 8) << (8 + R)) + (set & 255);
-        float u[1 << R];
-#pragma unroll
-        for (int k = 0; k < 1 << R; k++) u[k] = stage[place<16>(at + 256 * k)];
-#pragma unroll
-        for (int w = 1; w < 1 << R; w *= 2)
-#pragma unroll
-            for (int k = 0; k < 1 << R; k++)
-                if (!(k & w)) {
-                    float a = u[k], b = u[k + w];
-                    u[k] = a + b;
-                    u[k + w] = a - b;
-                }
-#pragma unroll
-        for (int k = 0; k < 1 << R; k++) stage[place<16>(at + 256 * k)] = u[k];
-    }
+    float sign = threadIdx.x & w ? -1.0f : 1.0f;
+    each<N>([&](int k) { u[k] = cb_fma(u[k], sign, __shfl_xor_sync(FULL, u[k], w)); }); /* a + b below, a - b above */
 }
 
-/* Strides ascend: 1 to 8 in a thread, 16 to 128 in a warp, whose elements are 512 neighbours, then 256 to 2048. Each pass stores where it
- * has loaded. */
-__device__ __forceinline__ void rotate(chain<16> &c, int block)
+/* R strides from 256 on, of E >> R sets of values a thread. */
+template <int E, int R> __device__ __forceinline__ void wide_strides(float *stage, int n)
 {
-    butterflies16(c.v, 1, block);
-    if (block <= 16) return;
-    int lane = threadIdx.x % 32, low = threadIdx.x % 16, flip = lane & 16;
-    float *at = c.shared + 16 * (threadIdx.x - lane) + 16 * flip, u[16];
+    if (threadIdx.x >= n / E) return;
+#pragma unroll
+    for (int m = 0; m < E >> R; m++) {
+        int set = m * (n / E) + threadIdx.x, at = ((set >> 8) << (8 + R)) + (set & 255);
+        float u[1 << R];
+        each<1 << R>([&](int k) { u[k] = stage[place<E>(at + 256 * k)]; });
+        butterflies(u, 1, 1 << R);
+        each<1 << R>([&](int k) { stage[place<E>(at + 256 * k)] = u[k]; });
+    }
+}
+/* Four of them where a thread has eight values: two lanes share 16, half a block apart. */
+__device__ __forceinline__ void four_wide_strides(float *stage, int n)
+{
+    int t = threadIdx.x, at = (t >> 9) * 4096 + (t & 16) * 128 + (t >> 5 & 15) * 16 + (t & 15);
+    float u[8];
+    if (t >= n / 8) return; /* whole warps */
+    each<8>([&](int k) { u[k] = stage[place<8>(at + 256 * k)]; });
+    butterflies(u, 1, 8);
+    across(u, 16);
+    each<8>([&](int k) { stage[place<8>(at + 256 * k)] = u[k]; });
+}
+
+/* Strides below 256 that a thread's own elements do not reach: a warp has 32*E neighbours, a thread E that are E apart. Lanes hold the rest. */
+template <int E> __device__ __forceinline__ void warp_strides(chain<E> &c, int block)
+{
+    int lane = threadIdx.x % 32, first = E * (threadIdx.x - lane) + (E == 8 ? (lane >> 3) * 64 + (lane & 7) : (lane >> 4) * 256 + (lane & 15));
+    float u[E];
     stage(c);
     __syncwarp();
-    each<16>([&](int k) { u[k] = at[(16 * k + low) ^ (16 * k >> 3 & 12) ^ flip]; });
-    butterflies16(u, 16, block);
-    each<16>([&](int k) { at[(16 * k + low) ^ (16 * k >> 3 & 12) ^ flip] = u[k]; });
+    each<E>([&](int k) { u[k] = c.shared[place<E>(first + E * k)]; });
+    butterflies(u, E, block);
+    if constexpr (E == 8) {
+        if (block > 64) across(u, 8);
+        if (block > 128) across(u, 16);
+    }
+    each<E>([&](int k) { c.shared[place<E>(first + E * k)] = u[k]; });
+}
+
+/* Strides ascend. Each pass stores where it has loaded. */
+template <int E> __device__ __forceinline__ void rotate(chain<E> &c, int block)
+{
+    butterflies(c.v, 1, block);
+    if (block <= E) return;
+    warp_strides(c, block);
     if (block > 256) {
         int n = c.a.width;
         __syncthreads();
-        if (block == 512) wide_strides<1>(c.shared, n);
-        else if (block == 1024) wide_strides<2>(c.shared, n);
-        else if (block == 2048) wide_strides<3>(c.shared, n);
-        else wide_strides<4>(c.shared, n);
+        if (block == 512) wide_strides<E, 1>(c.shared, n);
+        else if (block == 1024) wide_strides<E, 2>(c.shared, n);
+        else if (block == 2048) wide_strides<E, 3>(c.shared, n);
+        else if constexpr (E == 8) four_wide_strides(c.shared, n);
+        else wide_strides<E, 4>(c.shared, n);
         __syncthreads();
     } else __syncwarp();
     unstage(c);
 }
 template <int E> __device__ __forceinline__ void hadamard(chain<E> &c, const cu_few_op &o, const float (&w)[E])
 {
-    if constexpr (E == 16) {
-        if (o.w && !o.m) each<16>([&](int i) { c.v[i] = c.v[i] * w[i]; });
+    if constexpr (E >= 8) {
+        if (o.w && !o.m) each<E>([&](int i) { c.v[i] = c.v[i] * w[i]; });
         rotate(c, o.n);
-        each<16>([&](int i) { c.v[i] = c.v[i] * o.f; });
-        if (o.w && o.m) each<16>([&](int i) { c.v[i] = c.v[i] * w[i]; });
+        each<E>([&](int i) { c.v[i] = c.v[i] * o.f; });
+        if (o.w && o.m) each<E>([&](int i) { c.v[i] = c.v[i] * w[i]; });
     }
 }
 
@@ -512,17 +536,14 @@ template <int E> __device__ __forceinline__ void moe_sum(chain<E> &c, const cu_f
 
 /* ---- beside the chain ---- */
 
-/* Operations that need nothing of it, by the thread block behind the parts. */
+/* What needs nothing of it, by the thread block behind the parts. */
 __device__ __noinline__ void side(const cu_rows_few &a, int row)
 {
+    if (a.has_route && threadIdx.x < 32) route(a.route, a.step, row);
     for (int i = 0; a.side_mask >> i; i++) {
         if (!(a.side_mask >> i & 1)) continue;
         const cu_row_op &o = a.side[i];
-        float *y = o.out + (size_t)row * o.out_stride;
-        if (o.kind == CB_ROPE_TABLE) rope_table(o, a.step->pos[row], y);
-        else if (o.kind == CB_MOE_SORT) sort_one(o.u.sort);
-        else if (threadIdx.x < 32) route_row(o, a.step, o.in[0] + (size_t)row * o.in_stride[0], y);
-        __syncthreads();
+        rope_table(o, a.step->pos[row], o.out + (size_t)row * o.out_stride);
     }
 }
 

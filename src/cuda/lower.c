@@ -92,18 +92,28 @@ static bool pattern_fits(const cu_sched *s, int anchor)
     return true;
 }
 
+/* Does the launch of row-wise ops that begins with op i make something that a product waits for? */
+static bool feeds_product(const cu_sched *s, int i)
+{
+    int32_t group[CU_MAX_ROW_OPS];
+    for (int n = gather(s, i, group); n; n--)
+        if (s->p->ops[group[n - 1]].kind == CB_QUANT) return true;
+    return false;
+}
+
 /* The next op to begin a launch with: products first, then what stands alone, and row-wise ops last, so that as many as possible
- * are ready by then. */
+ * are ready by then; of those, what no product waits for can become part of a later launch. */
 static int pick(const cu_sched *s)
 {
-    int best = -1, best_rank = 9;
+    int best = -1, best_rank = 9, other = -1;
     for (int i = s->open; i < s->p->n_ops && i < s->open + WINDOW; i++) {
         if (s->done[i]) continue;
         if (s->anchor[i] >= 0 ? !pattern_fits(s, s->anchor[i]) : !fits(s, i, NULL, 0, false)) continue;
         int rank = is_product(&s->p->ops[i]) ? 0 : s->anchor[i] < 0 && is_row_op(&s->p->ops[i], s->single) ? 2 : 1;
         if (rank < best_rank) best = i, best_rank = rank;
+        else if (rank == 2 && best_rank == 2 && other < 0 && key(s, &s->p->ops[i]) != key(s, &s->p->ops[best])) other = i;
     }
-    return best;
+    return best_rank == 2 && other >= 0 && !feeds_product(s, best) && feeds_product(s, other) ? other : best;
 }
 
 /* ---- shared memory of row-wise ops ---- */

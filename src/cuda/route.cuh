@@ -79,10 +79,12 @@ __device__ __forceinline__ void weigh_row(const cu_row_op &o, const float *z, co
 
 /* ---- both, in registers ---- */
 
-/* A lane holds the logits of the PER experts lane, lane + 32, .. and what is chosen at ranks lane and lane + 32. */
-template <int PER> __device__ __forceinline__ void route_in_registers(const cu_row_op &o, cu_step *step, const float *z, int32_t *ids, float *w)
+/* A lane holds the logits of the PER experts lane, lane + 32, .. and what is chosen at ranks lane and lane + 32. One warp. */
+template <int PER> __device__ __forceinline__ void route_in_registers(const cu_route &r, cu_step *step, int row)
 {
-    int lane = threadIdx.x % 32, n = o.n[0], k = o.n[1], id[2] = {lane, lane + 32};
+    int lane = threadIdx.x % 32, n = r.n, k = r.k, id[2] = {lane, lane + 32};
+    const float *z = r.z + (size_t)row * r.z_stride;
+    float *y = r.y + (size_t)row * r.y_stride;
     float u[PER], p[2] = {0, 0}, m = 0, all = 1, sum = 0;
     unsigned key[PER];
     bool bad = false;
@@ -94,7 +96,7 @@ template <int PER> __device__ __forceinline__ void route_in_registers(const cu_r
         key[j] = lane + 32 * j < n ? ordered(u[j]) : 0;
     }
     bad = __any_sync(FULL, bad);
-    if (bad) report_bad(step, o.op);
+    if (bad) report_bad(step, r.op);
     for (int i = 0; i < k && !bad; i++) {
         unsigned best = 0, at = ~0u;
 #pragma unroll
@@ -111,7 +113,7 @@ template <int PER> __device__ __forceinline__ void route_in_registers(const cu_r
         if (lane == i) id[0] = (int)at, p[0] = logit;
         if (lane + 32 == i) id[1] = (int)at, p[1] = logit;
     }
-    if (o.n[2] == CB_ROUTE_SOFTMAX_ALL) {
+    if (r.kind == CB_ROUTE_SOFTMAX_ALL) {
         float s = 0;
 #pragma unroll
         for (int j = 0; j < PER; j++)
@@ -121,23 +123,35 @@ template <int PER> __device__ __forceinline__ void route_in_registers(const cu_r
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         p[h] = cb_expf(p[h] - m);
-        if (o.n[2] == CB_ROUTE_SOFTMAX_ALL) p[h] = p[h] / all;
+        if (r.kind == CB_ROUTE_SOFTMAX_ALL) p[h] = p[h] / all;
     }
     for (int i = 0; i < k; i++) sum += __shfl_sync(FULL, i < 32 ? p[0] : p[1], i % 32);
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        if (lane + 32 * h >= k) break;
+        int i = lane + 32 * h;
+        if (i >= k) break;
         float v = p[h] / sum;
-        ids[lane + 32 * h] = id[h];
-        w[lane + 32 * h] = o.w ? v * o.w[id[h]] : v;
+        ((int32_t *)y)[i] = id[h];
+        y[k + i] = r.w ? v * r.w[id[h]] : v;
+        if (!r.slots) continue;
+        r.slots[i] = i;
+        r.rows[i] = 0;
+        ((int4 *)r.tiles)[i] = make_int4(id[h], i, 1, 0);
     }
+    if (r.slots && lane == 0) ((int4 *)r.tiles)[k] = make_int4(-1, 0, 0, 0);
 }
 
-/* The op CB_ROUTE. One warp; y: where ids and weights go. */
+__device__ __forceinline__ void route(const cu_route &r, cu_step *step, int row)
+{
+    if (r.n <= 256) route_in_registers<8>(r, step, row);
+    else route_in_registers<32>(r, step, row);
+}
+
+/* The op CB_ROUTE of one row. */
 __device__ __forceinline__ void route_row(const cu_row_op &o, cu_step *step, const float *z, float *y)
 {
-    if (o.n[0] <= 256) route_in_registers<8>(o, step, z, (int32_t *)y, y + o.n[1]);
-    else route_in_registers<32>(o, step, z, (int32_t *)y, y + o.n[1]);
+    cu_route r = {z, o.w, y, NULL, NULL, NULL, 0, 0, o.n[0], o.n[1], o.n[2], o.op};
+    route(r, step, 0);
 }
 
 /* CB_MOE_SORT of a step of one row: each slot is a tile of its own, in any order. A warp or more. */

@@ -24,8 +24,8 @@ template <int E, int LINK> __device__ __forceinline__ void load_constants(const 
 template <int E, int LINK> __device__ __forceinline__ void load_row(const chain<E> &c, const cu_few_op &o, inputs<E> &in)
 {
     constexpr int K = kind_of(LINK);
-    if constexpr (from(LINK) == CU_FROM_MEM && K != CB_MOE_SUM) fetch(c, in.x, o.x, c.row, o.x_stride);
-    if constexpr (K == CB_ADD || K == CB_ADD_GATED || K == CB_GLU) fetch(c, in.b, o.b, c.row, o.b_stride);
+    if constexpr (from(LINK) == CU_FROM_MEM && K != CB_MOE_SUM) fetch(c, in.x, o.x, K == CB_RMSNORM && o.m ? c.a.step->wanted[c.row] : c.row, o.x_stride);
+    if constexpr ((K == CB_ADD && from(LINK) != CU_FROM_KEPT) || K == CB_ADD_GATED || K == CB_GLU) fetch(c, in.b, o.b, c.row, o.b_stride);
     if constexpr (K == CB_ADD_GATED) in.one = o.w[(size_t)c.row * o.w_stride];
 }
 
@@ -34,7 +34,7 @@ template <int E, int LINK, bool PARTS> __device__ __forceinline__ void link(chai
 {
     constexpr int K = kind_of(LINK);
     if constexpr (from(LINK) == CU_FROM_MEM && K != CB_MOE_SUM) each<E>([&](int i) { c.v[i] = in.x[i]; });
-    if constexpr (from(LINK) == CU_FROM_KEPT) each<E>([&](int i) { c.v[i] = kept[i]; });
+    if constexpr (from(LINK) == CU_FROM_KEPT && K != CB_ADD) each<E>([&](int i) { c.v[i] = kept[i]; });
     if constexpr (K == CB_QUANT) {
         if constexpr (!is_again(LINK)) quant<PARTS>(c, o, n);
         return;
@@ -45,7 +45,7 @@ template <int E, int LINK, bool PARTS> __device__ __forceinline__ void link(chai
     }
     if constexpr (K == CB_HADAMARD) hadamard(c, *o, in.w);
     if constexpr (K == CB_GLU) glu(c, o->n, in.b);
-    if constexpr (K == CB_ADD) each<E>([&](int i) { c.v[i] = c.v[i] + in.b[i]; });
+    if constexpr (K == CB_ADD) each<E>([&](int i) { c.v[i] = c.v[i] + (from(LINK) == CU_FROM_KEPT ? kept[i] : in.b[i]); });
     if constexpr (K == CB_ADD_GATED) {
         float g = cb_sigmoidf(in.one);
         each<E>([&](int i) { c.v[i] = cb_fma(g, in.b[i], c.v[i]); });
@@ -71,10 +71,10 @@ template <int E, int... LINKS, int... I>
 __device__ __forceinline__ void run_chain(const cu_rows_few &a, float *shared, told &t, std::integer_sequence<int, I...>)
 {
     pdl_trigger();
-    if constexpr (sizeof...(LINKS) == 2 && first_of(LINKS...) == M_(GLU))
+    if constexpr (sizeof...(LINKS) == 2 && first_of(LINKS...) == M_(GLU)) /* few.c: others have no route */
         if (blockIdx.y == a.n_parts) {
             pdl_wait();
-            side(a, blockIdx.x);
+            if (threadIdx.x < 32) route(a.route, a.step, blockIdx.x);
             return;
         }
     chain<E> c = {a, shared, t, (int)blockIdx.x, (int)blockIdx.y * a.width, E * (int)threadIdx.x, 0, 0, {}};

@@ -4,6 +4,7 @@
 template <int E> __device__ __forceinline__ void embed(chain<E> &c, const cu_few_op &o)
 {
     int64_t token = c.a.step->token[c.row];
+#pragma unroll 4
     for (int i = 0; i < E; i++) c.shared[place<E>(c.e + i)] = c.e < c.a.width ? decode(o.u.embed, token, c.e + i) : 0;
     unstage(c);
     if (o.f != 1.0f) each<E>([&](int i) { c.v[i] = c.v[i] * o.f; });
@@ -12,11 +13,20 @@ template <int E> __device__ __forceinline__ void embed(chain<E> &c, const cu_few
 /* Quarter q of all threads' elements stands together. */
 __device__ __forceinline__ float *quad(float *shared, int at, int q) { return shared + 32 * at + (q * blockDim.x + threadIdx.x) * 4; }
 
+template <int E> __device__ __forceinline__ void take(float (&u)[E], float *shared, int at)
+{
+    each<E / 4>([&](int q) {
+        float4 x = *(const float4 *)quad(shared, at, q);
+        u[4 * q] = x.x, u[4 * q + 1] = x.y, u[4 * q + 2] = x.z, u[4 * q + 3] = x.w;
+    });
+}
+
 template <int E> __device__ __forceinline__ void one_op(chain<E> &c, const cu_few_op &o)
 {
     float u[E];
     if (o.b) fetch(c, u, o.b, c.row, o.b_stride);
-    else if (o.w && o.kind != CB_ADD_GATED && o.kind != CB_SCALE) fetch(c, u, o.w, 0, 0);
+    else if (o.kind == CB_ADD) take(u, c.shared, o.from);
+    else if (o.w && o.kind != CB_SCALE) fetch(c, u, o.w, 0, 0);
     switch (o.kind) {
     case CB_EMBED: embed(c, o); break;
     case CB_RMSNORM:
@@ -42,12 +52,8 @@ template <int E> __device__ __forceinline__ void one_op(chain<E> &c, const cu_fe
 
 template <int E> __device__ __forceinline__ void source(chain<E> &c, const cu_few_op &o)
 {
-    if (o.from >= 0)
-        each<E / 4>([&](int q) {
-            float4 x = *(const float4 *)quad(c.shared, o.from, q);
-            c.v[4 * q] = x.x, c.v[4 * q + 1] = x.y, c.v[4 * q + 2] = x.z, c.v[4 * q + 3] = x.w;
-        });
-    else if (o.x) fetch(c, c.v, o.x, o.kind == CB_WANTED ? c.a.step->wanted[c.row] : c.row, o.x_stride);
+    if (o.from >= 0 && !(o.kind == CB_ADD && !o.b)) take(c.v, c.shared, o.from);
+    else if (o.x) fetch(c, c.v, o.x, o.kind == CB_RMSNORM && o.m ? c.a.step->wanted[c.row] : c.row, o.x_stride);
 }
 
 template <int E> __device__ __forceinline__ void few(const cu_rows_few &a, float *shared, told &t)

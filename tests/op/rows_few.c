@@ -192,9 +192,10 @@ static void test_hadamard(void **state)
     static const int shapes[][3] = {{64, 2, 1}, {64, 16, 1}, {576, 64, 1}, {768, 256, 1}, {512, 512, 1}, {2560, 512, 1}, {3072, 1024, 1}, {2048, 2048, 1},
                                     {4096, 4096, 1}, {12288, 4096, 3}, {6144, 2048, 3}};
     if (!there) skip();
-    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
-        int n = shapes[s][0], block = shapes[s][1];
-        work *k = begin(n, shapes[s][2], 16);
+    for (size_t s = 0; s < 2 * sizeof shapes / sizeof *shapes; s++) {
+        int n = shapes[s / 2][0], block = shapes[s / 2][1];
+        const runner *by = &quants[2 + s % 2];
+        work *k = begin(n, shapes[s / 2][2], by->per);
         static float v[ROWS][MOST];
         for (int i = 0; i < n; i++) k->w[i] = uniform() < 0 ? -1 : 1;
         for (int r = 0; r < ROWS; r++)
@@ -205,7 +206,7 @@ static void test_hadamard(void **state)
         o->w = k->w;
         o->out = k->y[0];
         o->out_stride = MOST;
-        run(k, &quants[3]);
+        run(k, by);
         for (int r = 0; r < ROWS; r++) {
             hadamard(v[r], n, block);
             for (int i = 0; i < n; i++)
@@ -222,7 +223,7 @@ static void norm_and_quant(int n, const runner *by, int group, int pack)
     work *k = begin(n, 1, by->per);
     for (int i = 0; i < n; i++) k->w[i] = 1 + 0.1f * uniform();
     for (int r = 0; r < ROWS; r++) {
-        for (int i = 0; i < n; i++) k->x[r][i] = uniform() * (i == 7 && r == 1 ? 1000.0f : 1.0f);
+        for (int i = 0; i < n; i++) k->x[r][i] = i == 7 && r == 1 ? 1000.0f : uniform();
         norm(v[r], k->x[r], k->w, n);
     }
     cu_few_op *o = add(k, CB_RMSNORM, k->x[0]);
