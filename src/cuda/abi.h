@@ -134,8 +134,8 @@ typedef struct cu_rows_many {
 enum { CU_FEW_OPS = 10, CU_FEW_WIDTH = 4096, CU_FEW_PARTS = 8, CU_FEW_ROWS = 128 };
 typedef struct cu_few_op {
     int32_t kind, op;        /* cb_op_kind; index in the plan, for reports */
-    int32_t n, m;            /* norm: n = 1, its squares are summed already, m = 1, x is a wanted row; unit: n = act; Hadamard: n = block, m = back; quantisation: n = 1, of
-                                the same groups and value as the op before; sum of experts: n = how many */
+    int32_t n, m;            /* norm: n = 1, its squares are summed already, m = 1, x is a wanted row; unit: n = act; Hadamard: n = block, m = back;
+                                quantisation: n = 1, of the same groups and value as the op before; sum of experts: n = how many */
     float f;
     int16_t from, keep;      /* places of x (of an addition without b: of the other summand) and for the output, or -1 */
     const float *x, *b, *w;  /* row 0 of the inputs; a vector or a number of the model (w_stride 0), or the gate of each row */

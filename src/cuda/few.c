@@ -360,10 +360,11 @@ static const struct fixed_chain *find_fixed(const maker *m)
 {
     int link[CU_FEW_OPS];
     for (int k = 0; k < m->n_chain; k++) link[k] = link_of(m, k);
-    bool unit = m->n_chain == 2 && link[0] == M_(GLU) && link[1] == R_(QUANT);
+    bool unit = m->n_chain == 2 && link[0] == M_(GLU) && link[1] == R_(QUANT); /* with these a route may be */
+    if (m->n_kept > 1 || m->a->side_mask || (m->a->has_route && !unit)) return NULL;
     for (size_t i = 0; i < sizeof fixed_chains / sizeof *fixed_chains; i++) {
         const struct fixed_chain *f = &fixed_chains[i];
-        if ((f->per == 16) == (m->per == 16) && f->n == m->n_chain && m->padded <= f->most && m->n_kept < 2 && memcmp(f->links, link, sizeof(int) * (size_t)f->n) == 0 && !m->a->side_mask && (unit || !m->a->has_route))
+        if (f->n == m->n_chain && m->padded <= f->most && (f->per == 16) == (m->per == 16) && memcmp(f->links, link, sizeof(int) * (size_t)f->n) == 0)
             return f;
     }
     return NULL;

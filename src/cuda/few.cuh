@@ -449,6 +449,7 @@ template <int E> __device__ __forceinline__ bool ends_row(chain<E> &c, const cu_
             __threadfence();
         }
         last = __any_sync(FULL, last);
+        __syncwarp();
         bool more = last && join_parts(c.a, j, *o, c.row);
         if (threadIdx.x == 0) {
             c.t.more = more;

@@ -210,7 +210,8 @@ static void test_hadamard(void **state)
         for (int r = 0; r < ROWS; r++) {
             hadamard(v[r], n, block);
             for (int i = 0; i < n; i++)
-                if (memcmp(&v[r][i], &k->y[r][i], 4) != 0) fail_msg("%d in blocks of %d: row %d element %d: %a, not %a", n, block, r, i, (double)k->y[r][i], (double)v[r][i]);
+                if (memcmp(&v[r][i], &k->y[r][i], 4) != 0)
+                    fail_msg("%d in blocks of %d: row %d element %d: %a, not %a", n, block, r, i, (double)k->y[r][i], (double)v[r][i]);
         }
         free(k);
     }
