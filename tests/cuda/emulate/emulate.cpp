@@ -29,6 +29,7 @@ static unsigned char *stacks;
 static unsigned n_threads, n_at_barrier, n_left;
 static uint64_t barriers;
 static int any, any_before;
+static bool backwards; /* blocks, warps and lanes have no order */
 static emu_kernel body;
 static const void *body_args;
 
@@ -50,7 +51,7 @@ static void yield()
 {
     unsigned me = emu_thread, base = me & ~31u, n = n_threads - base < 32 ? n_threads - base : 32;
     for (unsigned i = 1; i <= n; i++) {
-        unsigned t = base + (me - base + i) % n;
+        unsigned t = base + (me - base + (backwards ? n - i : i)) % n;
         if (fibers[t].left || fibers[t].at_barrier) continue;
         if (t != me) go(t);
         return;
@@ -143,8 +144,8 @@ static void run_block()
     for (unsigned t = 0; t < n_threads; t++) start(t);
     for (long idle = 0; n_left < n_threads;) {
         bool ran = false;
-        for (unsigned base = 0; base < n_threads; base += 32) {
-            unsigned t = base;
+        for (unsigned w = 0, n = (n_threads + 31) / 32; w < n; w++) {
+            unsigned base = 32 * (backwards ? n - 1 - w : w), t = base;
             while (t < base + 32 && t < n_threads && (fibers[t].left || fibers[t].at_barrier)) t++;
             if (t == base + 32 || t == n_threads) continue;
             emu_thread = t;
@@ -169,7 +170,7 @@ void emu_run(emu_kernel f, const void *args, const unsigned *grid, unsigned thre
     n_threads = threads;
     emu_grid = {grid[0], grid[1], grid[2]};
     emu_block_dim = {threads, 1, 1};
-    bool backwards = getenv("CB_EMULATE_BACKWARDS") != NULL; /* blocks have no order */
+    backwards = getenv("CB_EMULATE_BACKWARDS") != NULL;
     unsigned n = grid[0] * grid[1] * grid[2];
     for (unsigned i = 0; i < n; i++) {
         unsigned b = backwards ? n - 1 - i : i;
