@@ -31,9 +31,17 @@ template <class S> __device__ __forceinline__ void nth_tile(const cu_linear &a, 
 
 /* ---- producers ---- */
 
-/* Every thread copies 16-byte chunks of some tokens and weight rows, and the scales of up to two rows and a token. A stage is full
- * when the copies of all 128 threads have landed and each of their 4 warps has stored its scales. The loop takes AUX groups at a time:
- * inside, all offsets are constants. */
+/* A stage whose copies have landed belongs to the consumers once all 4 warps said so. The copies were ordinary writes and the multiply
+ * reads by another path: the fence here, once a warp, spares the consumers theirs. */
+__device__ __forceinline__ void publish(uint32_t full)
+{
+    fence_async();
+    __syncwarp();
+    if ((threadIdx.x & 31) == 0) bar_arrive(full);
+}
+
+/* Every thread copies 16-byte chunks of some tokens and weight rows, and the scales of up to two rows and a token. A stage is published
+ * when the next one's copies are on their way, or must wait. The loop takes AUX groups at a time: inside, all offsets are constants. */
 template <class S> __device__ __forceinline__ void produce(const cu_linear &a, uint32_t base, uint32_t bars, int n_slots, int n_tiles)
 {
     using F = typename S::F;
@@ -53,37 +61,48 @@ template <class S> __device__ __forceinline__ void produce(const cu_linear &a, u
     const uint32_t dx_dst = S::X_BYTES + S::W_BYTES + token * 8, sb_dst = S::X_BYTES + S::W_BYTES + (F::SG * S::TT + tid) * 8;
     const int type = F::PLANES ? CU_S_F32 : a.w.scale_type;
     int slot = 0;
-    uint32_t parity = 1;
+    uint32_t parity = 1, filled = 0; /* filled: the barrier of the stage before; 0: none */
     for (int i = blockIdx.x; i < n_slots * n_tiles; i += gridDim.x) {
         tile t;
         nth_tile<S>(a, i, n_slots, n_tiles, t);
         if (t.rows == 0) continue;
         auto x_row = [&](int tok) { int r = t.r0 + (tok < t.rows ? tok : 0); return a.x_row ? a.x_row[r] : r; };
-        auto w_row = [&](int row) { return t.row0 + min(t.n0 + row, a.w.n_out - 1); };
+        const int w_rows = a.w.n_out - t.n0; /* whole warpgroups behind these have nothing to do */
+        auto w_row = [&](int row) { return t.row0 + t.n0 + min(row, w_rows - 1); };
         const int8_t *x[TP];
-        const uint8_t *w[WP];
+        const uint8_t *w = a.w.codes + w_row(0) * a.w.row_bytes;
+        uint32_t w_at[WP];
 #pragma unroll
         for (int k = 0; k < TP; k++) x[k] = a.x.planes + (int64_t)x_row(t0 + k * (THREADS / TQ)) * a.x.stride + x_off;
 #pragma unroll
-        for (int k = 0; k < WP; k++) w[k] = a.w.codes + w_row(w0 + k * (THREADS / WQ)) * a.w.row_bytes + wq * 16;
+        for (int k = 0; k < WP; k++) w_at[k] = (uint32_t)(min(w0 + k * (THREADS / WQ), w_rows - 1) * (int)a.w.row_bytes + wq * 16);
         const int64_t aux_token = x_row(token), aux_row = w_row(tid), aux_row2 = w_row(second ? tid + THREADS : tid);
         aux ax, aw, aw2;
         for (int g0 = 0; g0 < G; g0 += AUX) {
+#pragma unroll
+            for (int k = 0; k < WP; k++) asm volatile("" : "+r"(w_at[k])); /* no pointer for each: registers are few */
             if (has_token) ax.fetch_token(a.x, aux_token, g0);
             aw.template fetch_row<F>(a.w, aux_row, g0);
             if (AR > 1) aw2.template fetch_row<F>(a.w, aux_row2, g0);
 #pragma unroll
             for (int k = 0; k < AUX; k += F::SG) {
                 if (g0 + k >= G) break;
-                bar_wait(bars + (uint32_t)(S::STAGES + slot) * 8, parity);
+                const uint32_t empty = bars + (uint32_t)(S::STAGES + slot) * 8;
+                if (filled && !__all_sync(FULL, bar_ready(empty, parity))) { /* there is time, and the consumers may be waiting */
+                    copies_wait<0>();
+                    publish(filled);
+                    filled = 0;
+                }
+                bar_wait(empty, parity);
                 const uint32_t at = base + (uint32_t)slot * S::STAGE, full = bars + (uint32_t)slot * 8;
                 const bool x_there = F::SG == 1 || g0 + k + gi < G, w_there = F::SG == 1 || g0 + k + wgi < G;
 #pragma unroll
                 for (int n = 0; n < TP; n++)
                     copy_or_zero16(at + x_dst + n * (THREADS / TQ) * 128, x[n] + k * F::XB / 64 * (128 * F::PACK) + k * F::XB % 64, x_there);
 #pragma unroll
-                for (int n = 0; n < WP; n++) copy_or_zero16(at + w_dst + n * (THREADS / WQ) * F::WS, w[n] + k * F::WB, w_there);
-                bar_arrive_copies(full);
+                for (int n = 0; n < WP; n++)
+                    if (n * (THREADS / WQ) / 64 * 64 < w_rows) copy_or_zero16(at + w_dst + n * (THREADS / WQ) * F::WS, w + w_at[n] + k * F::WB, w_there);
+                copies_end();
                 if (k == 0) { /* the loads have had time to arrive */
                     aw.widen(type);
                     if (AR > 1) aw2.widen(type);
@@ -94,16 +113,20 @@ template <class S> __device__ __forceinline__ void produce(const cu_linear &a, u
                     sts_float2(at + sb_dst + n * S::RT * 8, aw.first(k + n), aw.second(k + n));
                     if (second) sts_float2(at + sb_dst + n * S::RT * 8 + THREADS * 8, aw2.first(k + n), aw2.second(k + n));
                 }
-                __syncwarp();
-                if ((tid & 31) == 0) bar_arrive(full);
+                if (filled) {
+                    copies_wait<1>();
+                    publish(filled);
+                }
+                filled = full;
                 if (++slot == S::STAGES) slot = 0, parity ^= 1;
             }
 #pragma unroll
             for (int n = 0; n < TP; n++) x[n] += AUX * F::XB / 64 * (128 * F::PACK);
-#pragma unroll
-            for (int n = 0; n < WP; n++) w[n] += AUX * F::WB;
+            w += AUX * F::WB;
         }
     }
+    copies_wait<0>();
+    if (filled) publish(filled);
 }
 
 /* ---- consumers ---- */
@@ -170,14 +193,18 @@ template <class S> __device__ __forceinline__ void multiply(sums<S> &d, const ui
     wgmma_commit();
 }
 
-template <class S> __device__ __forceinline__ void fold_all(float (&acc)[S::REGS], const sums<S> &d, uint32_t dx, const float2 (&sb)[2])
+/* SHORT: a group is a segment, and acc the running total. */
+template <class S, bool SHORT> __device__ __forceinline__ void fold_all(float (&acc)[S::REGS], const sums<S> &d, uint32_t dx, const float2 (&sb)[2])
 {
 #pragma unroll
     for (int j = 0; j < S::REGS / 4; j++) {
         const float4 t = lds_float4(dx + j * 64);
 #pragma unroll
-        for (int e = 0; e < 4; e++)
-            fold(acc[4 * j + e], d.at(4 * j + e), e & 1 ? t.z : t.x, e & 1 ? t.w : t.y, sb[e >> 1].x, sb[e >> 1].y, S::F::AFFINE);
+        for (int e = 0; e < 4; e++) {
+            float s = SHORT ? 0.0f : acc[4 * j + e];
+            fold(s, d.at(4 * j + e), e & 1 ? t.z : t.x, e & 1 ? t.w : t.y, sb[e >> 1].x, sb[e >> 1].y, S::F::AFFINE);
+            acc[4 * j + e] = SHORT ? __fadd_rn(acc[4 * j + e], s) : s;
+        }
     }
 }
 
@@ -226,12 +253,11 @@ template <class S> struct consumer {
             }
         }
     }
-    __device__ __forceinline__ void run()
+    template <bool SHORT> __device__ __forceinline__ void run()
     {
         for (int g = 0; g < G; g += F::SG) {
             const uint32_t at = base + (uint32_t)slot * S::STAGE, full = bars + (uint32_t)slot * 8;
             bar_wait(full, phase);
-            fence_async(); /* the copies were ordinary writes, the multiply reads by another path */
 #pragma unroll
             for (int gi = 0; gi < F::SG; gi++) {
                 if (F::SG > 1 && gi > 0 && g + gi >= G) break;
@@ -248,14 +274,33 @@ template <class S> struct consumer {
                 const float2 sb[2] = {lds_float2(at + sb_off + gi * S::RT * 8), lds_float2(at + sb_off + gi * S::RT * 8 + 64)};
                 wgmma_wait<0>();
                 d.hold();
-                fold_all<S>(acc, d, at + dx_off + gi * S::TT * 8, sb);
-                if (F::SG > 1 && g + gi + 1 == end) flush(g + gi + 1);
+                fold_all<S, SHORT>(acc, d, at + dx_off + gi * S::TT * 8, sb);
+                if (!SHORT && F::SG > 1 && g + gi + 1 == end) flush(g + gi + 1);
             }
             __syncwarp();
             if (lane == 0) bar_arrive(full + S::STAGES * 8);
             if (++slot == S::STAGES) slot = 0, phase ^= 1;
-            if (F::SG == 1) flush(g + 1);
+            if (!SHORT && F::SG == 1) flush(g + 1);
         }
+    }
+    /* A tile whose outputs end before this warpgroup's. */
+    __device__ __forceinline__ void pass()
+    {
+        for (int g = 0; g < G; g += F::SG) {
+            bar_wait(bars + (uint32_t)slot * 8, phase);
+            __syncwarp();
+            if (lane == 0) bar_arrive(bars + (uint32_t)(S::STAGES + slot) * 8);
+            if (++slot == S::STAGES) slot = 0, phase ^= 1;
+        }
+    }
+    /* A tile whose every group is a segment: no sums stand in shared memory meanwhile. */
+    __device__ __forceinline__ void run_short()
+    {
+#pragma unroll
+        for (int i = 0; i < REGS; i++) acc[i] = -0.0f; /* -0 + x is x */
+        run<true>();
+#pragma unroll
+        for (int i = 0; i < REGS / 4; i++) sts_float4(tot + i * 2048, acc[4 * i], acc[4 * i + 1], acc[4 * i + 2], acc[4 * i + 3]);
     }
 
     /* Writes this warpgroup's 64 outputs of each token: through shared memory, so that a warp writes 256 bytes of one row of y. Output n of
@@ -312,8 +357,16 @@ template <class S> __device__ __forceinline__ void consume(const cu_linear &a, u
         tile t;
         nth_tile<S>(a, id, n_slots, n_tiles, t);
         if (t.rows == 0) continue;
-        me.clear();
-        me.run();
+        if (t.n0 + wg * 64 >= a.w.n_out) {
+            me.pass();
+            continue;
+        }
+        if (!F::PLANES && me.G == CU_SEGMENTS) {
+            me.run_short();
+        } else {
+            me.clear();
+            me.template run<false>();
+        }
         me.write(t, area);
     }
 }
@@ -325,7 +378,7 @@ template <class S> __device__ __forceinline__ void wgemm(const cu_linear &a)
     const uint32_t base = address(smem), bars = base + S::BARS;
     if (threadIdx.x == 0) {
         for (int i = 0; i < S::STAGES; i++) {
-            bar_init(bars + i * 8, 128 + 4);           /* full: every producer thread's copies, every warp's stores */
+            bar_init(bars + i * 8, 4);                 /* full: every producer warp */
             bar_init(bars + (S::STAGES + i) * 8, 4 * S::WGS); /* empty: every consumer warp */
         }
         fence_async();
@@ -334,7 +387,8 @@ template <class S> __device__ __forceinline__ void wgemm(const cu_linear &a)
     pdl_trigger();
     pdl_wait();
     const int n_tiles = (a.w.n_out + S::RT - 1) / S::RT;
-    const int n_slots = a.expert_at ? a.n_rows / S::TT + a.n_experts : (a.n_rows + S::TT - 1) / S::TT;
+    /* Of one expert (a list of remainders) it is known how many rows there are: mostly none. */
+    const int n_rows = a.expert_at && a.n_experts == 1 ? a.expert_at[1] : a.n_rows, n_slots = a.n_experts > 1 ? n_rows / S::TT + a.n_experts : (n_rows + S::TT - 1) / S::TT;
     if (threadIdx.x >= 128 * S::WGS) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(S::PRODUCER_REGS));
         produce<S>(a, base, bars, n_slots, n_tiles);

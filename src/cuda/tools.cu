@@ -37,12 +37,18 @@ extern "C" __global__ void __launch_bounds__(1024) k_remainders(const __grid_con
     if (threadIdx.x == 0) n = 0;
     __syncthreads();
     pdl_wait();
-    for (int r = threadIdx.x; r < a.n_rows; r += 1024)
-        if (a.flag[r]) {
-            int i = atomicAdd(&n, 1);
-            a.list[4 + i] = a.shift + r;
-            a.list[4 + a.n_rows + i] = r;
-        }
+    for (int first = threadIdx.x; first < a.n_rows; first += 8 * 1024) {
+        int flag[8];
+#pragma unroll
+        for (int k = 0; k < 8; k++) flag[k] = first + k * 1024 < a.n_rows ? a.flag[first + k * 1024] : 0;
+#pragma unroll
+        for (int k = 0; k < 8; k++)
+            if (flag[k]) {
+                int i = atomicAdd(&n, 1), r = first + k * 1024;
+                a.list[4 + i] = a.shift + r;
+                a.list[4 + a.n_rows + i] = r;
+            }
+    }
     __syncthreads();
     if (threadIdx.x < 2) a.list[threadIdx.x] = threadIdx.x ? n : 0;
 }

@@ -17,6 +17,12 @@ __device__ __forceinline__ void bar_wait(uint32_t bar, uint32_t parity)
                  "W: mbarrier.try_wait.parity.shared.b64 p,[%0],%1;\n"
                  "@!p bra W;}" ::"r"(bar), "r"(parity) : "memory");
 }
+__device__ __forceinline__ bool bar_ready(uint32_t bar, uint32_t parity)
+{
+    uint32_t ready;
+    asm volatile("{.reg .pred p; mbarrier.test_wait.parity.shared.b64 p,[%1],%2; selp.u32 %0,1,0,p;}" : "=r"(ready) : "r"(bar), "r"(parity) : "memory");
+    return ready;
+}
 /* Named barriers among warps: the ones who wait, and the ones who only announce. */
 __device__ __forceinline__ void turn_wait(int id, int threads) { asm volatile("bar.sync %0,%1;" ::"r"(id), "r"(threads) : "memory"); }
 __device__ __forceinline__ void turn_give(int id, int threads) { asm volatile("bar.arrive %0,%1;" ::"r"(id), "r"(threads) : "memory"); }

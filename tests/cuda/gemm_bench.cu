@@ -536,13 +536,16 @@ int main(int argc, char **argv)
         const int shapes[][3] = {{4096, 4096, 4096}, {512, 4096, 4096}, {4096, 12288, 2048}, {64, 4096, 4096}};
         for (auto &s : shapes) {
             double us = have ? time_cublas(c, s[0], s[1], s[2]) : 0;
-            time_twin(s[0], s[1], s[2], us);
+            if (only.empty()) time_twin(s[0], s[1], s[2], us);
             for (const variant &v : variants)
                 if (wanted(v)) time_one(v, s[0], s[1], s[2], 0, us);
         }
-        for (const variant &v : variants) /* a mixture of experts: 512 and 2048 tokens, 8 of 128 each */
-            if (wanted(v) && v.fmt == CU_FMT_AFFINE)
+        for (const variant &v : variants) /* mixtures of experts: 512 and 2048 tokens, 8 of 128 each; 8192 tokens, 8 of 256 */
+            if (wanted(v) && v.fmt == CU_FMT_AFFINE) {
                 for (int rows : {4096, 16384}) time_one(v, rows, 768, 2048, 128, 0);
+                time_one(v, 65536, 512, 2048, 256, 0);
+                if (v.group <= 64) time_one(v, 65536, 2048, 512, 256, 0);
+            }
     }
     printf(n_bad ? "FAILED: %d\n" : "no difference\n", n_bad);
     return n_bad != 0;

@@ -65,11 +65,11 @@ struct twin {
     {
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            const float2 sb = lds64(sb_at + h * 64);
+            const float2 sb = lds_float2(sb_at + h * 64);
             const __nv_bfloat162 s = __float2bfloat162_rn(sb.x), b = __float2bfloat162_rn(sb.y), minus = __float2bfloat162_rn(-128.0f);
 #pragma unroll
             for (int i = 0; i < 2; i++) {
-                const uint32_t v = lds32((w_at ^ (uint32_t)(i * 16)) + h * 256);
+                const uint32_t v = lds_u32((w_at ^ (uint32_t)(i * 16)) + h * 256);
 #pragma unroll
                 for (int j = 0; j < 4; j++) {
                     const uint32_t q = ((v >> (4 * j)) & 0x000f000fu) | 0x43004300u; /* 128 + code */
@@ -146,7 +146,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) k_gemm_twin_q4g64(const __g
 {
     using S = gm::twin_shape;
     extern __shared__ uint8_t raw_smem[];
-    const uint32_t base = (gm::smem_at(raw_smem) + 1023) & ~1023u, bars = base + S::BARS;
+    const uint32_t base = (address(raw_smem) + 1023) & ~1023u, bars = base + S::BARS;
     if (threadIdx.x == 0) {
         for (int i = 0; i < S::STAGES; i++) {
             gm::bar_init(bars + i * 8, 128 + 4);
