@@ -85,9 +85,11 @@ typedef struct cu_kv {
 typedef struct cu_sort {
     const int32_t *route;    /* row r: k expert ids at route + r*stride */
     int32_t *slots, *rows, *expert_at, *tiles;
+    int32_t *counts;         /* [blocks][E], when several blocks sort */
     int32_t stride, n_rows, k, n_experts;
     int32_t tile, pad;       /* rows of a tile at most */
 } cu_sort;
+enum { CU_SORT_BLOCKS = 32, CU_SORT_ROWS = 2048 }; /* one block for each so many rows */
 
 /* One row-wise operation; the fields are those of cb_op with addresses in place of value numbers. A value that no other launch reads
  * stays in shared memory: in_local and out_local are its place there in floats, or -1. */
@@ -120,13 +122,15 @@ typedef struct cu_rows {
 } cu_rows;
 
 /* The same for many rows (rows_many.cu): chains in which an operation reads what the one before made, or memory. */
-enum { CU_MANY_OPS = 8, CU_MANY_WARPS = 8, CU_MANY_WIDTH = 16384 };
+enum { CU_MANY_OPS = 8, CU_MANY_SINGLE = 8, CU_MANY_WIDTH = 16384, CU_MANY_NARROW = 12288, CU_MANY_ELEMENTS = 16 }; /* elements of a thread */
+enum { CU_PUT_ROWS = 64, CU_PUT_DIM = 256 }; /* k_kv_put_many: rows of a thread block, most dims of a head */
 typedef struct cu_rows_many {
     cu_step *step;
     const cu_row_op *ops;
     int32_t n_ops, n_rows;
     int32_t width;           /* of a row; a route's is its own */
-    int32_t warps;           /* that share a row: all of the block, or 1 */
+    int32_t warps;           /* that share a row: all of the block; 1: up to CU_MANY_SINGLE rows a block */
+    int32_t ahead, pad;      /* bit k: input k of the first op is a row like all, which may be fetched ahead */
 } cu_rows_many;
 
 /* Chains for few rows (few.cuh): a thread keeps neighbouring elements of the row in registers. Inputs are what the op before left there (x is

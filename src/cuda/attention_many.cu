@@ -1,5 +1,5 @@
-/* attention_many.cu: attention for steps with many rows of a sequence (docs/arithmetic.md, section 6); attention.cu has the other forms
- * and the heads that do not fit here. A thread block takes up to 128 queries of one KV head, 16 a warp, and walks the KV
+/* attention_many.cu: attention for steps with many rows of a sequence (docs/arithmetic.md, section 6), and how their keys and values get
+ * into the state; attention.cu has the other forms and the heads that do not fit here. A thread block takes up to 128 queries of one KV head, 16 a warp, and walks the KV
  * blocks, the next one on its way to shared memory. A warp needs no other for its queries: the 16 scores, and later weights, of a row
  * are in the four lanes that hold the row, and keys are taken in an order in which a lane's weights are what the next product
  * wants of it (permuted()). The results stay in registers until the end. */
@@ -339,3 +339,77 @@ template <int DIM> __device__ __forceinline__ void attend(const cu_attention &a,
 ATTEND(64)
 ATTEND(128)
 ATTEND(256)
+
+/* ---- keys and values into the state ---- */
+
+/* The scale of numbers of which `top` is the largest of this lane, as bits; |x*inv| needs no clamp (rowops.cuh). */
+struct scale {
+    float dx, inv;
+    __device__ __forceinline__ scale(uint32_t top, cu_step *step, int op)
+    {
+        top = __reduce_max_sync(FULL, top);
+        if (top >= 0x7f800000u) report_bad(step, op);
+        float m = __uint_as_float(top);
+        bool zero = m < CB_TINY;
+        inv = zero ? 0 : CB_XI_MAX / m;
+        dx = zero ? 0 : m * CB_XI_INV;
+    }
+    /* The 16-bit number in the low half of a word. */
+    __device__ __forceinline__ uint32_t bits(float x) const { return __float_as_uint(x * inv + 12582912.0f); }
+};
+__device__ __forceinline__ uint32_t size_bits(float x) { return __float_as_uint(x) & 0x7fffffff; }
+
+/* CB_KV_PUT: x: CU_PUT_ROWS rows, y: KV head of 64*parts dims. Keys are written row by row; values stand by dims, so that they go through
+ * shared memory, where rows are side by side. */
+extern "C" __global__ void __launch_bounds__(256) k_kv_put_many(const __grid_constant__ cu_rows_many a)
+{
+    enum { PITCH = CU_PUT_ROWS + 4 };
+    __shared__ __align__(16) uint8_t bytes[2][CU_PUT_DIM * PITCH];
+    __shared__ int at[CU_PUT_ROWS]; /* position in the block */
+    __shared__ uint8_t *block[CU_PUT_ROWS];
+    pdl_trigger();
+    pdl_wait();
+    const cu_row_op &o = *a.ops;
+    const cu_kv &s = o.u.kv;
+    int row0 = blockIdx.x * CU_PUT_ROWS, n = min((int)CU_PUT_ROWS, a.n_rows - row0), warp = threadIdx.x / 32, lane = threadIdx.x % 32, head = blockIdx.y;
+    int parts = s.dim / 64;
+    size_t half = (size_t)CU_BLOCK * s.dim;
+    for (int r = threadIdx.x; r < n; r += 256) {
+        int pos = a.step->pos[row0 + r];
+        int b = a.step->tables[s.group][(size_t)a.step->slot[row0 + r] * a.step->table_stride + pos / CU_BLOCK];
+        at[r] = pos % CU_BLOCK;
+        block[r] = s.base + ((size_t)b * s.n_heads + head) * s.head_bytes;
+    }
+    __syncthreads();
+    for (int w = warp; w < n * parts; w += 8) {
+        int r = w / parts, g = w - r * parts;
+        float2 x = *(const float2 *)(o.in[0] + (size_t)(row0 + r) * o.in_stride[0] + head * s.dim + 64 * g + 2 * lane);
+        scale k(max(size_bits(x.x), size_bits(x.y)), a.step, o.op);
+        uint32_t t0 = k.bits(x.x), t1 = k.bits(x.y);
+        uint8_t *to = block[r] + (size_t)at[r] * s.dim + 64 * g + 2 * lane;
+        *(uint16_t *)to = (uint16_t)__byte_perm(t0 + 128, t1 + 128, 0x0051);
+        *(uint16_t *)(to + half) = (uint16_t)__byte_perm(t0, t1, 0x0040);
+        if (lane == 0) ((float *)(block[r] + 4 * half))[g * CU_BLOCK + at[r]] = k.dx;
+    }
+    for (int r = warp; r < n; r += 8) {
+        const float *x = o.in[1] + (size_t)(row0 + r) * o.in_stride[1] + head * s.dim;
+        uint32_t top = 0;
+        for (int d = lane; d < s.dim; d += 32) top = max(top, size_bits(x[d]));
+        scale v(top, a.step, o.op);
+        for (int d = lane; d < s.dim; d += 32) {
+            uint32_t t = v.bits(x[d]);
+            bytes[0][d * PITCH + r] = (uint8_t)((t + 128) >> 8);
+            bytes[1][d * PITCH + r] = (uint8_t)t;
+        }
+        if (lane == 0) ((float *)(block[r] + 4 * half))[parts * CU_BLOCK + at[r]] = v.dx;
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < 2 * s.dim * (CU_PUT_ROWS / 4); i += 256) { /* 4 rows of a dim */
+        int r = i % (CU_PUT_ROWS / 4) * 4, d = i / (CU_PUT_ROWS / 4) % s.dim, plane = i / (CU_PUT_ROWS / 4) / s.dim;
+        const uint8_t *from = bytes[plane] + d * PITCH + r;
+        bool beside = r + 3 < n && block[r] == block[r + 3] && at[r] % 4 == 0 && at[r + 3] == at[r] + 3;
+        if (beside) *(uint32_t *)(block[r] + (2 + plane) * half + (size_t)d * CU_BLOCK + at[r]) = *(const uint32_t *)from;
+        else
+            for (int k = 0; k < 4 && r + k < n; k++) block[r + k][(2 + plane) * half + (size_t)d * CU_BLOCK + at[r + k]] = from[k];
+    }
+}

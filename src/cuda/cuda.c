@@ -24,7 +24,9 @@ static const struct kernel_entry {
 #define CHAIN(name, ...) [CU_K_##name] = {cb_fatbin_row_chains, "k_" #name, CU_ROW_SHARED},
     CU_CHAINS(CHAIN)
 #undef CHAIN
-    [CU_K_ROWS_MANY] = {cb_fatbin_rows_many, "k_rows_many", CU_MANY_WIDTH * 4},
+    [CU_K_ROWS_MANY] = {cb_fatbin_rows_many, "k_rows_many", CU_MANY_NARROW * 17 / 16 * 4},
+    [CU_K_ROWS_MANY_WIDE] = {cb_fatbin_rows_many, "k_rows_many_wide", CU_MANY_WIDTH * 17 / 16 * 4},
+    [CU_K_KV_PUT_MANY] = {cb_fatbin_attention_many, "k_kv_put_many", 0},
     [CU_K_ROUTE_MANY] = {cb_fatbin_rows_many, "k_route_many", 0},
     [CU_K_SOFTCAP] = {cb_fatbin_rows, "k_softcap", 0},
     [CU_K_DECODE] = {cb_fatbin_decode, "k_decode", CU_ROW_SHARED},
@@ -50,6 +52,7 @@ static const struct kernel_entry {
     [CU_K_DELTA] = {cb_fatbin_hybrid, "k_delta", 0},
     [CU_K_DELTA_PREPARE] = {cb_fatbin_scan, "k_delta_prepare", 0},
     [CU_K_DELTA_SCAN] = {cb_fatbin_scan, "k_delta_scan", 0},
+    [CU_K_MOE_COUNT] = {cb_fatbin_hybrid, "k_moe_count", 0},
     [CU_K_MOE_SORT] = {cb_fatbin_hybrid, "k_moe_sort", 32 * CB_MAX_EXPERTS * 4},
     [CU_K_ENCODE] = {cb_fatbin_tools, "k_encode", 0},
     [CU_K_REMAINDERS] = {cb_fatbin_tools, "k_remainders", 0},
@@ -274,7 +277,7 @@ static uint64_t lay_out(const cb_plan *p, const cb_limits *lim, parts *o)
     PART(values, p->scratch_row_bytes * (uint64_t)lim->max_rows);
     PART(logits, (uint64_t)logits_rows(p, lim) * (uint64_t)p->n_vocab * 4);
     PART(part, part_floats(p, lim) * 4);
-    PART(sort_at, (p->max_experts + 1) * 4);
+    PART(sort_at, (p->max_experts * (1 + CU_SORT_BLOCKS) + 1) * 4);
     PART(sort_tiles, (routed + 2) * 16);
     PART(remainders, (uint64_t)lim->max_rows * 8 + 16);
     PART(sample, cu_sample_bytes(p, sample_rows(p, lim)));

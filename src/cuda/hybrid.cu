@@ -202,45 +202,76 @@ __device__ __forceinline__ int block_scan(int v, int *warp_sums, int *total)
     return before + x - v;
 }
 
-/* One thread block. Slots of an expert stand in ascending order, as on the CPU: each of 32 warps counts and places its own
- * stretch of the slots. Shared memory: int [32][n_experts]. */
+/* Counting sort of the routed rows by expert; within an expert they keep their order. A thread block has a stretch of the rows, and a warp
+ * of it a stretch of that. Of several blocks each looks up what k_moe_count counted for the others. Shared memory: int [32][n_experts]. */
+struct stretch {
+    int from, to; /* of the n rows */
+    __device__ __forceinline__ stretch(const cu_sort &a)
+    {
+        int n = a.n_rows * a.k, block = (n + gridDim.x - 1) / gridDim.x, per = (block + 1023) / 1024 * 32, end = min(n, (int)(blockIdx.x + 1) * block);
+        from = min(end, (int)blockIdx.x * block + (int)threadIdx.x / 32 * per);
+        to = min(end, from + per);
+    }
+};
+__device__ __forceinline__ int expert_of(const cu_sort &a, int i) { return a.route[(size_t)(i / a.k) * a.stride + i % a.k]; }
+
+extern "C" __global__ void __launch_bounds__(1024) k_moe_count(const __grid_constant__ cu_sort a)
+{
+    extern __shared__ int count[];
+    pdl_trigger();
+    pdl_wait();
+    for (int e = threadIdx.x; e < a.n_experts; e += 1024) count[e] = 0;
+    __syncthreads();
+    stretch s(a);
+    for (int i = s.from + threadIdx.x % 32; i < s.to; i += 32) atomicAdd(&count[expert_of(a, i)], 1);
+    __syncthreads();
+    for (int e = threadIdx.x; e < a.n_experts; e += 1024) a.counts[(size_t)blockIdx.x * a.n_experts + e] = count[e];
+}
+
 extern "C" __global__ void __launch_bounds__(1024) k_moe_sort(const __grid_constant__ cu_sort a)
 {
     extern __shared__ int count[];
     __shared__ int sums[32];
     pdl_trigger();
     pdl_wait();
-    int n = a.n_rows * a.k, E = a.n_experts, t = threadIdx.x, lane = t % 32, n_tiles, all;
-    int per = (n + 1023) / 1024 * 32, from = t / 32 * per, to = from + per < n ? from + per : n, *mine = count + t / 32 * E;
+    int n = a.n_rows * a.k, E = a.n_experts, t = threadIdx.x, lane = t % 32, n_tiles, all, *mine = count + t / 32 * E;
+    stretch s(a);
     for (int i = t; i < 32 * E; i += 1024) count[i] = 0;
     __syncthreads();
-    for (int i = from + lane; i < to; i += 32) atomicAdd(&mine[a.route[(size_t)(i / a.k) * a.stride + i % a.k]], 1);
+    for (int i = s.from + lane; i < s.to; i += 32) atomicAdd(&mine[expert_of(a, i)], 1);
     __syncthreads();
-    int total = 0;
+    int here = 0, before = 0, total = 0;
     for (int w = 0; w < 32 && t < E; w++) { /* of expert t: how many come before warp w's */
         int c = count[w * E + t];
-        count[w * E + t] = total;
+        count[w * E + t] = here;
+        here += c;
+    }
+    if (gridDim.x == 1) total = here;
+    for (int b = 0; b < (int)gridDim.x && gridDim.x > 1 && t < E; b++) {
+        int c = a.counts[(size_t)b * E + t];
         total += c;
+        if (b < (int)blockIdx.x) before += c;
     }
     int tiles = (total + a.tile - 1) / a.tile, first = block_scan(total, sums, &all), tile0 = block_scan(tiles, sums, &n_tiles);
-    if (t < E) {
-        a.expert_at[t] = first;
-        for (int w = 0; w < 32; w++) count[w * E + t] += first;
+    for (int w = 0; w < 32 && t < E; w++) count[w * E + t] += first + before;
+    if (blockIdx.x == 0) {
+        if (t < E) a.expert_at[t] = first;
+        if (t == 0) a.expert_at[E] = n;
+        for (int i = 0; i < tiles; i++) {
+            int at = first + i * a.tile, rows = total - i * a.tile;
+            ((int4 *)a.tiles)[tile0 + i] = make_int4(t, at, rows < a.tile ? rows : a.tile, 0);
+        }
     }
-    if (t == 0) a.expert_at[E] = n;
-    for (int i = 0; i < tiles; i++) {
-        int at = first + i * a.tile, rows = total - i * a.tile;
-        ((int4 *)a.tiles)[tile0 + i] = make_int4(t, at, rows < a.tile ? rows : a.tile, 0);
-    }
-    for (int j = n_tiles + t; j <= n; j += 1024) ((int4 *)a.tiles)[j] = make_int4(-1, 0, 0, 0); /* a launch has a block for each possible tile */
+    for (int j = n_tiles + blockIdx.x * 1024 + t; j <= n; j += gridDim.x * 1024)
+        ((int4 *)a.tiles)[j] = make_int4(-1, 0, 0, 0); /* a launch has a block for each possible tile */
     __syncthreads();
-    for (int i0 = from; i0 < to; i0 += 32) {
-        int i = i0 + lane, e = i < to ? a.route[(size_t)(i / a.k) * a.stride + i % a.k] : -1;
+    for (int i0 = s.from; i0 < s.to; i0 += 32) {
+        int i = i0 + lane, e = i < s.to ? expert_of(a, i) : -1;
         unsigned same = __match_any_sync(FULL, e);
-        int before = __popc(same & ((1u << lane) - 1)), at = e < 0 ? 0 : mine[e] + before;
+        int ahead = __popc(same & ((1u << lane) - 1)), at = e < 0 ? 0 : mine[e] + ahead;
         __syncwarp();
         if (e >= 0) {
-            if (!before) mine[e] += __popc(same);
+            if (!ahead) mine[e] += __popc(same);
             a.slots[at] = i;
             a.rows[at] = i / a.k;
         }

@@ -42,7 +42,8 @@ static cu_sort sort_of(const cb_dev *d, const cb_op *o, int n_rows)
 {
     int32_t *slots = cu_value(d, o->out);
     return (cu_sort){.route = cu_value(d, o->in[0]), .slots = slots, .rows = slots + n_rows * o->n[1], .expert_at = d->sort_at,
-                     .tiles = d->sort_tiles, .stride = cu_stride(d, o->in[0]), .n_rows = n_rows, .k = o->n[1], .n_experts = o->n[0],
+                     .tiles = d->sort_tiles, .counts = d->sort_at + o->n[0] + 1, .stride = cu_stride(d, o->in[0]), .n_rows = n_rows, .k = o->n[1],
+                     .n_experts = o->n[0],
                      .tile = cu_expert_tile(n_rows * o->n[1])};
 }
 
@@ -84,7 +85,10 @@ static bool many_knows(const cb_dev *d, const cb_op *o, int width)
     if (out->width != width) return false;
     switch (o->kind) {
     case CB_RMSNORM: return o->n[0] == 1 ? o->n[1] == width : o->n[1] == 64 || o->n[1] == 128 || o->n[1] == 256;
-    case CB_HADAMARD: return width % o->n[0] == 0;
+    case CB_HADAMARD: return width % o->n[0] == 0 && o->n[0] <= 4096;
+    case CB_SPLIT: return (o->n[3] & (o->n[3] - 1)) == 0 && (o->n[1] | o->n[2] | o->n[3]) % 4 == 0;
+    case CB_ROPE: /* a head in one warp */
+        return (o->n[1] & (o->n[1] - 1)) == 0 && o->n[1] <= 32 * CU_MANY_ELEMENTS && (o->n[1] | o->n[2] | o->n[3]) % CU_MANY_ELEMENTS == 0;
     case CB_GLU: case CB_ADD: case CB_ADD_GATED: case CB_SCALE: case CB_MOE_SUM: return true;
     case CB_QUANT:
         return out->group == 32 ? out->pack <= 2 : out->group == 64 ? out->pack <= 4 : out->group == 128 && (out->pack == 2 || out->pack == 4);
@@ -92,35 +96,31 @@ static bool many_knows(const cb_dev *d, const cb_op *o, int width)
     }
 }
 
-/* The width of the rows that the chain of ops works on when k_rows_many can run it, or 0. Each op reads what the one before made, or
- * what other launches did. */
+/* The width of the rows that the chain of ops works on when k_rows_many can run it, or 0. Each op reads what the one before made, or memory
+ * (handed_on() in lower.c). */
 static int many_width(const cb_dev *d, const int32_t *ops, int n)
 {
     const cb_plan *p = d->plan;
     int width = 0;
-    cb_val made = -1;
     for (int i = 0; i < n && !width; i++)
         if (p->ops[ops[i]].kind != CB_ROUTE && p->ops[ops[i]].out >= 0) width = p->values[p->ops[ops[i]].out].width;
-    if (!width || width % 256 || width > CU_MANY_WIDTH || width * 4 > d->max_shared - 8192 || n > CU_MANY_OPS) return 0;
-    for (int i = 0; i < n; i++) {
-        const cb_op *o = &p->ops[ops[i]];
-        if (o->out < 0 || !many_knows(d, o, width)) return 0;
-        for (int k = 0; k < CB_MAX_IN; k++)
-            for (int j = 0; j < i && o->in[k] >= 0 && o->in[k] != made; j++)
-                if (p->ops[ops[j]].out == o->in[k]) return 0;
-        if (o->kind != CB_QUANT && o->kind != CB_ROUTE) made = o->out;
-    }
+    if (!width || width % 256 || width > CU_MANY_WIDTH || width * 17 / 4 + 2048 > d->max_shared - 8192 || n > CU_MANY_OPS) return 0;
+    for (int i = 0; i < n; i++)
+        if (p->ops[ops[i]].out < 0 || !many_knows(d, &p->ops[ops[i]], width)) return 0;
     return width;
 }
 
 static int rows_many(cb_dev *d, const int32_t *ops, const cu_launch *l, int n_rows, int width, cb_err *err)
 {
     cu_rows_many a = {.step = d->step, .ops = l->table, .n_ops = l->n, .n_rows = n_rows, .width = width};
-    a.warps = width <= 1024 ? 1 : width <= 4096 ? 4 : 8;
-    int per_block = a.warps == 1 ? 4 : 1, threads = 32 * a.warps * per_block, shared = per_block * width * 4;
-    int fit = (d->max_shared - 4096) / (shared + 8192), most = 768 / threads, want = (n_rows + per_block - 1) / per_block;
+    a.warps = (width + 32 * CU_MANY_ELEMENTS - 1) / (32 * CU_MANY_ELEMENTS);
+    int per_block = a.warps == 1 ? CU_MANY_SINGLE : 1, threads = 32 * a.warps * per_block, shared = threads * (CU_MANY_ELEMENTS + 1) * 4;
+    int fit = (d->max_shared - 4096) / (shared + 4096), most = 768 / threads, want = (n_rows + per_block - 1) / per_block;
     int blocks = d->n_sm * (fit < 1 ? 1 : fit < most ? fit : most);
-    int rc = cu_kernel_launch(d, CU_K_ROWS_MANY, (unsigned)(blocks < want ? blocks : want), 1, 1, (unsigned)threads, (unsigned)shared, &a, err);
+    const cb_op *first = &d->plan->ops[ops[0]];
+    for (int k = 0; k < 2; k++)
+        if (first->in[k] >= 0 && d->plan->values[first->in[k]].width == width && cu_slots(d, first->in[k]) == cu_slots(d, first->out)) a.ahead |= 1 << k;
+    int rc = cu_kernel_launch(d, width <= CU_MANY_NARROW ? CU_K_ROWS_MANY : CU_K_ROWS_MANY_WIDE, (unsigned)(blocks < want ? blocks : want), 1, 1, (unsigned)threads, (unsigned)shared, &a, err);
     for (int i = 0; i < l->n && rc == 0; i++) {
         if (d->plan->ops[ops[i]].kind != CB_ROUTE) continue;
         a.ops = l->table + i;
@@ -138,6 +138,10 @@ static int rows(cb_dev *d, const cu_schedule *s, const cu_launch *l, cb_err *err
     if (!n_rows) return 0;
     int width = n_rows >= CU_FEW_ROWS ? many_width(d, s->order + l->first, l->n) : 0;
     if (width) return rows_many(d, s->order + l->first, l, n_rows, width, err);
+    if (first->kind == CB_KV_PUT && l->n == 1 && n_rows >= CU_FEW_ROWS && d->kv[first->n[0]].dim % 64 == 0 && d->kv[first->n[0]].dim <= CU_PUT_DIM) {
+        cu_rows_many put = {.step = d->step, .ops = l->table, .n_ops = 1, .n_rows = n_rows};
+        return cu_kernel_launch(d, CU_K_KV_PUT_MANY, (unsigned)(n_rows + CU_PUT_ROWS - 1) / CU_PUT_ROWS, (unsigned)d->kv[first->n[0]].n_heads, 1, 256, 0, &put, err);
+    }
     if (l->few && n_rows < CU_FEW_ROWS) {
         cu_few *f = l->few;
         return cu_kernel_launch(d, f->kernel, (unsigned)n_rows, (unsigned)f->y, 1, (unsigned)f->threads, (unsigned)f->shared, &f->a, err);
@@ -279,7 +283,10 @@ static int sort(cb_dev *d, int index, cb_err *err)
 {
     const cb_op *o = &d->plan->ops[index];
     cu_sort a = sort_of(d, o, cu_n_rows(d, o->in[0]));
-    return cu_kernel_launch(d, CU_K_MOE_SORT, 1, 1, 1, 1024, (unsigned)(32 * a.n_experts * 4), &a, err);
+    int64_t want = ((int64_t)a.n_rows * a.k + CU_SORT_ROWS - 1) / CU_SORT_ROWS;
+    unsigned blocks = want < 1 ? 1 : want < CU_SORT_BLOCKS ? (unsigned)want : CU_SORT_BLOCKS;
+    int rc = blocks == 1 ? 0 : cu_kernel_launch(d, CU_K_MOE_COUNT, blocks, 1, 1, 1024, (unsigned)(a.n_experts * 4), &a, err);
+    return rc < 0 ? rc : cu_kernel_launch(d, CU_K_MOE_SORT, blocks, 1, 1, 1024, (unsigned)(32 * a.n_experts * 4), &a, err);
 }
 
 int cu_launch_ops(cb_dev *d, const cu_schedule *s, const cu_launch *l, cb_err *err)

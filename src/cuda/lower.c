@@ -27,7 +27,11 @@ static bool is_product(const cb_op *o) { return o->kind == CB_LINEAR || o->kind 
 /* What is put beside each other in one launch must agree in this; negative: alone. */
 static int key(const cu_sched *s, const cb_op *o)
 {
-    if (is_row_op(o, s->single)) return o->kind == CB_SOFTCAP ? -1 : row_class(s->p, o);
+    if (is_row_op(o, s->single)) {
+        int width = s->p->values[o->out >= 0 ? o->out : o->in[0]].width, wide = s->many && width % 256 == 0;
+        if (o->kind == CB_SOFTCAP || (o->kind == CB_KV_PUT && wide)) return -1;
+        return row_class(s->p, o) + (wide ? 4096 + 256 * width : 0);
+    }
     return is_product(o) ? 1000 + (o->kind == CB_MOE_LINEAR) + 2 * row_class(s->p, o) : -1;
 }
 
@@ -155,14 +159,29 @@ static int32_t take(room *m, int floats)
     return at;
 }
 
+/* Is what op k of the group makes read only before another value is made? k_rows_many has but one at a time in registers. */
+static bool handed_on(const cb_plan *p, const int32_t *group, int n, int k)
+{
+    bool lost = false;
+    for (int j = k + 1; j < n; j++) {
+        const cb_op *o = &p->ops[group[j]];
+        for (int i = 0; i < CB_MAX_IN && lost; i++)
+            if (o->in[i] == p->ops[group[k]].out) return false;
+        if (o->out == p->ops[group[k]].out) return true; /* in place: what follows reads that */
+        lost |= o->kind != CB_QUANT && o->kind != CB_ROUTE;
+    }
+    return true;
+}
+
 /* Finds a place for the inputs and the output of an op of the group; when not fused, for a tap, all outputs stay in device memory. */
-static int place_values(const cb_plan *p, const int32_t *group, int n, int k, bool fused, cu_row_op *r, room *m, cb_err *err)
+static int place_values(const cb_plan *p, const int32_t *group, int n, int k, bool fused, bool many, cu_row_op *r, room *m, cb_err *err)
 {
     const cb_op *o = &p->ops[group[k]];
     for (int i = 0; i < CB_MAX_IN; i++) r->in_local[i] = find_local(m, o->in[i]);
     r->stage = -1;
     r->out_local = find_local(m, o->out);
-    if (r->out_local < 0 && fused && o->kind != CB_QUANT && o->kind != CB_MOE_SORT && cu_is_local(p, group, n, o->out)) {
+    if (r->out_local < 0 && fused && o->kind != CB_QUANT && o->kind != CB_MOE_SORT && cu_is_local(p, group, n, o->out) &&
+        (!many || handed_on(p, group, n, k))) {
         r->out_local = take(m, r->width);
         if (r->out_local >= 0) {
             m->value[m->n] = o->out;
@@ -175,12 +194,12 @@ static int place_values(const cb_plan *p, const int32_t *group, int n, int k, bo
     return r->stage < 0 ? cb_fail(err, CB_EFORMAT, "%s: a row of %d values does not fit the GPU's shared memory", o->name, r->width) : 0;
 }
 
-static int make_table(const cb_dev *d, const int32_t *group, int n, bool fused, cu_row_op *table, int32_t *shared, cb_err *err)
+static int make_table(const cb_dev *d, const int32_t *group, int n, bool fused, bool many, cu_row_op *table, int32_t *shared, cb_err *err)
 {
     room m = {.most = (d->max_shared - 8192 < CU_ROW_SHARED ? d->max_shared - 8192 : CU_ROW_SHARED) / 4};
     for (int k = 0; k < n; k++) {
         cu_row_op_of(d, group[k], &table[k]);
-        int rc = place_values(d->plan, group, n, k, fused, &table[k], &m, err);
+        int rc = place_values(d->plan, group, n, k, fused, many, &table[k], &m, err);
         if (rc < 0) return rc;
     }
     *shared = m.used * 4;
@@ -194,7 +213,7 @@ static int make(cb_dev *d, int which, cu_row_op *table, CUdeviceptr at, cb_err *
 {
     const cb_plan *p = d->plan;
     cu_schedule *c = &d->schedules[which];
-    cu_sched s = {.p = p, .single = which == CU_FOR_ONE, .done = cb_alloc_array((size_t)p->n_ops, 1),
+    cu_sched s = {.p = p, .single = which == CU_FOR_ONE, .many = which == CU_FOR_MANY, .done = cb_alloc_array((size_t)p->n_ops, 1),
                   .anchor = cb_alloc_array((size_t)p->n_ops, sizeof *s.anchor)};
     c->order = cb_alloc_array((size_t)p->n_ops, sizeof *c->order);
     c->launches = cb_alloc_array((size_t)p->n_ops, sizeof *c->launches);
@@ -220,7 +239,7 @@ static int make(cb_dev *d, int which, cu_row_op *table, CUdeviceptr at, cb_err *
             l->wanted = o->out >= 0 && p->values[o->out].wanted;
             if (l->anchor < 0 && is_row_op(o, s.single)) {
                 l->table = (const cu_row_op *)here;
-                rc = make_table(d, group, n, which != CU_FOR_TAP, table + i, &l->shared, err);
+                rc = make_table(d, group, n, which != CU_FOR_TAP, s.many, table + i, &l->shared, err);
                 if (rc == 0 && which != CU_FOR_TAP) rc = cu_few_make(d, group, n, l->table, &l->few, err);
             }
         }

@@ -10,6 +10,7 @@ typedef struct cu_sched {
     uint8_t *done;   /* [n_ops] */
     int32_t *anchor; /* [n_ops]: of the fused pattern that an op belongs to (fuse.h), or -1 */
     int open;        /* every op before it is done */
+    bool many;       /* steps of any number of rows: k_rows_many takes chains of one width */
 } cu_sched;
 
 /* Does nothing outside the group of n ops read value v once the group has written it? */

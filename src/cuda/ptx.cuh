@@ -19,6 +19,14 @@ __device__ __forceinline__ void pdl_wait()
 #endif
 }
 
+/* 1/x but for the last bit, x normal. */
+__device__ __forceinline__ float reciprocal_about(float x)
+{
+    float r;
+    asm("rcp.approx.ftz.f32 %0,%1;" : "=f"(r) : "f"(x));
+    return r;
+}
+
 /* ---- products of 16x32 and 32x8 bytes, and of 16x16 and 16x8 bf16 ---- */
 
 __device__ __forceinline__ void mma_u8s8(int (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1)
