@@ -31,3 +31,13 @@ bool cb_env_cuda_rows16(void)
     return v && !strcmp(v, "16");
 }
 const char *cb_env_cpu_copies(void) { return cb_env("CB_CPU_COPIES"); }
+bool cb_env_cuda_heads(void)
+{
+    const char *v = cb_env("CB_CUDA_HEADS");
+    return !v || strcmp(v, "off");
+}
+int cb_env_cuda_ring(void)
+{
+    const char *v = cb_env("CB_CUDA_RING");
+    return v ? (int)strtol(v, NULL, 10) : 0;
+}

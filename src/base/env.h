@@ -16,4 +16,8 @@ const char *cb_env_cpu_copies(void);
 bool cb_env_cuda_decode(void);
 /* CB_CUDA_ROWS=16: for steps of few rows a GPU thread keeps 16 elements of a row with a Hadamard, not 8 (cuda/few.cuh). */
 bool cb_env_cuda_rows16(void);
+/* CB_CUDA_HEADS=off: single rows of attention and delta rule become planes in a launch of their own. */
+bool cb_env_cuda_heads(void);
+/* CB_CUDA_RING=n: most halves of blocks of keys that are on their way to attention of single rows; 0 when unset. */
+int cb_env_cuda_ring(void);
 #endif

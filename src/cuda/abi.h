@@ -286,18 +286,30 @@ typedef struct cu_delta {
     int32_t n_runs, pad;
 } cu_delta;
 
-/* What stands between the products of a gated delta net, rows of different sessions: convolution, delta rule, norm of each value head
- * times silu(z). Fields as in cu_conv and cu_delta. */
+/* Planes of rows whose heads are made by different thread blocks (heads.cuh). */
+enum { CU_MOST_HEADS = 256 };
+typedef struct cu_heads_out {
+    cu_planes x;             /* planes NULL: the row stays as it is */
+    int32_t *arrived;        /* [rows]: blocks of the row that are done, 0 between launches */
+    float (*found)[2];         /* [rows][CU_MOST_HEADS]: largest number and sum of squares of each head */
+    float share;             /* for remainders */
+    int32_t op;              /* for reports */
+} cu_heads_out;
+
+/* What stands between the products of a gated delta net, rows of different sessions: convolution of four taps, delta rule, norm of each
+ * value head times silu(z), planes. Fields as in cu_conv and cu_delta. */
 typedef struct cu_delta_step {
     cu_step *step;
+    const int32_t *pos, *slot; /* those of the step: an address less to wait for */
     const float *x, *a, *b, *z; /* before the convolution; inputs of decay, beta and the gate */
     const float *conv_w, *a_log, *dt_bias, *norm_w; /* norm_w [dv] */
     float *y, *ring, *state;
     int64_t ring_floats, state_floats;
     int32_t x_stride, a_stride, b_stride, z_stride, y_stride;
-    int32_t k_heads, v_heads, dk, dv, taps;
+    int32_t k_heads, v_heads, dk, dv;
     float eps;
     int32_t pad;
+    cu_heads_out out;
 } cu_delta_step;
 
 /* What stands between the products of an attention layer, rows of different sessions. q, k and v as the products left them: head h of row
@@ -310,6 +322,7 @@ typedef struct cu_head_norm {
 } cu_head_norm;
 typedef struct cu_attn_step {
     cu_step *step;
+    const int32_t *pos, *slot; /* those of the step */
     cu_kv kv;
     const float *q, *k, *v;  /* k NULL: this layer uses what an earlier one put into the state */
     const float *turn;       /* cosines [pairs], sines [pairs] of each row */
@@ -319,13 +332,24 @@ typedef struct cu_attn_step {
     cu_head_norm q_norm, k_norm, v_norm;
     int32_t q_stride, q_head, k_stride, v_stride, turn_stride, gate_stride, gate_head, out_stride;
     int32_t n_heads, n_splits, row0, n_rows;
+    int32_t per, sets;       /* query heads of a KV head; thread blocks that share them, 8 each */
+    int32_t slots, stage;    /* halves in the ring of k_attn_step; blocks of keys in a stage of k_attn_join */
     int32_t pairs, half, q_rope, k_rope;
     int32_t q_block, k_block, v_block, o_block; /* of the rotations, and what their results are multiplied by */
     float q_scale, k_scale, v_scale, o_scale;
     float scale;
     int32_t op, put_op;      /* for reports */
     int32_t pad;
+    cu_heads_out planes;     /* of out */
 } cu_attn_step;
+
+/* k_attn_step of heads of up to 64*parts dims: warps; shared memory beside the ring, and of one of its halves. */
+#define CU_STEP_WARPS(parts) ((parts) == 1 ? 8 : (parts) == 2 ? 16 : 20)
+#define CU_STEP_FIXED(parts) ((parts) * 3712 + 2304)
+#define CU_STEP_HALF(parts) (2 * CU_BLOCK * 64 * (parts) + ((parts) + 1) * CU_BLOCK * 4)
+enum { CU_STEP_SLOTS = 6 };
+/* k_attn_join: floats of a stage, and stages. */
+enum { CU_JOIN_FLOATS = 8192, CU_JOIN_STAGES = 4 };
 
 /* Float matrix rows to planes: in [rows][k] of f32, f16 or bf16 (CU_S_...). */
 typedef struct cu_encode {

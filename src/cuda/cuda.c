@@ -9,7 +9,7 @@
 
 /* The embedded kernels (Makefile: one fatbin a .cu file). */
 extern const unsigned char cb_fatbin_rows[], cb_fatbin_rows_few[], cb_fatbin_row_chains[], cb_fatbin_rows_many[], cb_fatbin_decode[], cb_fatbin_gemv[], cb_fatbin_attention[], cb_fatbin_attention_many[];
-extern const unsigned char cb_fatbin_hybrid[], cb_fatbin_scan[], cb_fatbin_tools[], cb_fatbin_sample[], cb_fatbin_attn_step[], cb_fatbin_delta_step[];
+extern const unsigned char cb_fatbin_hybrid[], cb_fatbin_scan[], cb_fatbin_tools[], cb_fatbin_sample[], cb_fatbin_attn_step[], cb_fatbin_attn_join[], cb_fatbin_delta_step[];
 extern const unsigned char cb_fatbin_gemm[], cb_fatbin_gemm_sm90[];
 
 /* In the order of cu_kernel; `shared`: most dynamic shared memory. */
@@ -41,11 +41,11 @@ static const struct kernel_entry {
     [CU_K_ATTN_MANY64] = {cb_fatbin_attention_many, "k_attn_many64", CU_ATTN_SHARED(64)},
     [CU_K_ATTN_MANY128] = {cb_fatbin_attention_many, "k_attn_many128", CU_ATTN_SHARED(128)},
     [CU_K_ATTN_MANY256] = {cb_fatbin_attention_many, "k_attn_many256", CU_ATTN_SHARED(256)},
-    [CU_K_ATTN_STEP64] = {cb_fatbin_attn_step, "k_attn_step64", 0},
-    [CU_K_ATTN_STEP128] = {cb_fatbin_attn_step, "k_attn_step128", 0},
-    [CU_K_ATTN_STEP256] = {cb_fatbin_attn_step, "k_attn_step256", 0},
-    [CU_K_ATTN_STEP512] = {cb_fatbin_attn_step, "k_attn_step512", 0},
-    [CU_K_ATTN_JOIN] = {cb_fatbin_attn_step, "k_attn_join", 0},
+    [CU_K_ATTN_STEP64] = {cb_fatbin_attn_step, "k_attn_step64", CU_STEP_FIXED(1) + CU_STEP_SLOTS * CU_STEP_HALF(1)},
+    [CU_K_ATTN_STEP128] = {cb_fatbin_attn_step, "k_attn_step128", CU_STEP_FIXED(2) + CU_STEP_SLOTS * CU_STEP_HALF(2)},
+    [CU_K_ATTN_STEP256] = {cb_fatbin_attn_step, "k_attn_step256", CU_STEP_FIXED(4) + CU_STEP_SLOTS * CU_STEP_HALF(4)},
+    [CU_K_ATTN_STEP512] = {cb_fatbin_attn_step, "k_attn_step512", CU_STEP_FIXED(8) + CU_STEP_SLOTS * CU_STEP_HALF(8)},
+    [CU_K_ATTN_JOIN] = {cb_fatbin_attn_join, "k_attn_join", CU_JOIN_STAGES * CU_JOIN_FLOATS * 4},
     [CU_K_DELTA_STEP] = {cb_fatbin_delta_step, "k_delta_step", 0},
     [CU_K_CONV] = {cb_fatbin_hybrid, "k_conv", 0},
     [CU_K_CONV_KEEP] = {cb_fatbin_hybrid, "k_conv_keep", 0},
@@ -144,6 +144,8 @@ static int open_device(cb_dev *d, int index, cb_err *err)
     d->cc = 10 * major + minor;
     d->pdl = major >= 9;
     d->decode = cb_env_cuda_decode();
+    d->heads = cb_env_cuda_heads();
+    d->ring = cb_env_cuda_ring() >= 2 && cb_env_cuda_ring() < CU_STEP_SLOTS ? cb_env_cuda_ring() : CU_STEP_SLOTS;
     d->rows16 = cb_env_cuda_rows16();
     d->cu.cuDeviceGetName_(name, sizeof name, d->device);
     snprintf(d->label, sizeof d->label, "cuda:%d %s", index, name);
@@ -266,7 +268,7 @@ static uint64_t part_floats(const cb_plan *p, const cb_limits *lim)
 
 /* Where each part of the scratch begins; returns the size. */
 typedef struct parts {
-    uint64_t values, logits, part, sort_at, sort_tiles, remainders, sample, few_join, step, tables, launches;
+    uint64_t values, logits, part, sort_at, sort_tiles, remainders, sample, few_join, arrived, step, tables, launches;
 } parts;
 
 static uint64_t lay_out(const cb_plan *p, const cb_limits *lim, parts *o)
@@ -282,6 +284,7 @@ static uint64_t lay_out(const cb_plan *p, const cb_limits *lim, parts *o)
     PART(remainders, (uint64_t)lim->max_rows * 8 + 16);
     PART(sample, cu_sample_bytes(p, sample_rows(p, lim)));
     PART(few_join, CU_FEW_ROWS * sizeof(cu_few_join));
+    PART(arrived, CU_GRAPH_ROWS * (4 + CU_MOST_HEADS * 8));
     PART(step, step_bytes(lim));
     PART(tables, tables_bytes(p, lim));
     PART(launches, (uint64_t)p->n_ops * CU_N_SCHEDULES * sizeof(cu_row_op));
@@ -363,6 +366,7 @@ static int cuda_prepare(cb_dev *d, const cb_limits *lim, cb_err *err)
     d->sort_tiles = (int32_t *)(base + o.sort_tiles);
     d->remainders = (int32_t *)(base + o.remainders);
     d->few_join = (cu_few_join *)(base + o.few_join);
+    d->arrived = (int32_t *)(base + o.arrived);
     d->step = (cu_step *)(base + o.step);
     if ((rc = cu_sample_place(d, base + o.sample, sample_rows(p, lim), err)) < 0) return rc;
     d->tables = (CUdeviceptr)(uintptr_t)(base + o.tables);
@@ -377,6 +381,7 @@ static int cuda_prepare(cb_dev *d, const cb_limits *lim, cb_err *err)
                 d->wide_rows = CU_WIDE_QUERIES / per;
         }
     r = d->cu.cuMemsetD8Async_((CUdeviceptr)(uintptr_t)d->few_join, 0, CU_FEW_ROWS * sizeof *d->few_join, d->stream);
+    if (r == CUDA_SUCCESS) r = d->cu.cuMemsetD8Async_((CUdeviceptr)(uintptr_t)d->arrived, 0, CU_GRAPH_ROWS * 4, d->stream);
     return r == CUDA_SUCCESS ? cu_lower(d, err) : cu_fail(&d->cu, r, "activations", err);
 }
 

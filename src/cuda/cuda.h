@@ -70,6 +70,8 @@ struct cb_dev {
     int n_sm, cc, max_shared; /* multiprocessors, compute capability times 10, shared memory of a block */
     bool decode;             /* steps of one row by the launches of decode.c */
     bool rows16;             /* 16 elements a thread in chains with a Hadamard (few.h), not 8 */
+    bool heads;              /* heads become planes where they are made (heads.cuh) */
+    int ring;                /* most halves in the ring of k_attn_step */
     bool pdl;                /* programmatic dependent launch: sm_90 and later */
     cb_pool *pool;           /* copies weights out of the page cache */
 
@@ -94,6 +96,7 @@ struct cb_dev {
     int sample_rows;
     cu_few_join *few_join;   /* [CU_FEW_ROWS] */
     int n_changes, most_changes; /* of a step: of all its rows; of one row at most, plus 1, or 0: sampling needs no launches */
+    int32_t *arrived;        /* cu_heads_out */
     cu_step *step;           /* on the device */
     uint8_t *step_host;      /* pinned mirror of the step and its arrays */
     size_t step_bytes;

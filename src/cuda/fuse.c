@@ -88,12 +88,34 @@ static bool apart(const cb_plan *p, cb_val a, cb_val b)
     return x->is_logits || y->is_logits ? a != b : x->offset + x->row_bytes <= y->offset || y->offset + y->row_bytes <= x->offset;
 }
 
-/* ---- a gated delta net's middle: convolution, delta rule, norm of each head, gate ---- */
-
-enum { D_CONV, D_DELTA, D_NORM, D_GATE, D_N };
-
-static bool find_delta(const cb_plan *p, int anchor, int *m)
+/* The quantisation of v behind `at`, when thread blocks of one head each can do it (heads.cuh): groups within heads, no row that has
+ * a remainder whatever it is. */
+static int find_planes(const cb_dev *d, int at, cb_val v, int head)
 {
+    const cb_plan *p = d->plan;
+    int i = d->heads ? used_by(p, at, v, CB_QUANT) : -1;
+    if (i < 0 || p->ops[i].in[0] != v) return -1;
+    const cb_value *x = &p->values[p->ops[i].out];
+    bool fits = x->group >= 4 && x->group <= 128 && head % x->group == 0 && x->width % head == 0 && x->width / head <= CU_MOST_HEADS;
+    fits = fits && x->slots <= 1 && !x->wanted && !p->values[v].wanted;
+    return fits && (!x->pair || p->ops[i].f[0] > 0) ? i : -1;
+}
+
+static void planes_args(const cb_dev *d, int op, cu_heads_out *o)
+{
+    *o = (cu_heads_out){.arrived = d->arrived, .found = (float (*)[2])(d->arrived + CU_GRAPH_ROWS), .op = op};
+    if (op < 0) return;
+    o->x = cu_planes_of(d, d->plan->ops[op].out);
+    o->share = d->plan->ops[op].f[0];
+}
+
+/* ---- a gated delta net's middle: convolution, delta rule, norm of each head, gate, planes ---- */
+
+enum { D_CONV, D_DELTA, D_NORM, D_GATE, D_QUANT, D_N };
+
+static bool find_delta(const cb_dev *d, int anchor, int *m)
+{
+    const cb_plan *p = d->plan;
     const cb_op *o = &p->ops[anchor];
     int dk = o->n[3], dv = o->n[4];
     if (dk % 32 || dv % 32 || dk > 128 || dk == 96 || dv > 128) return false;
@@ -102,32 +124,40 @@ static bool find_delta(const cb_plan *p, int anchor, int *m)
     m[D_NORM] = used_by(p, anchor, o->out, CB_RMSNORM);
     if (m[D_CONV] < 0 || m[D_NORM] < 0) return false;
     const cb_op *c = &p->ops[m[D_CONV]], *r = &p->ops[m[D_NORM]];
-    if (r->out != o->out || r->n[1] != dv || r->n[0] != o->n[2] || r->w[0] < 0) return false;
+    if (c->n[1] != 4 || r->out != o->out || r->n[1] != dv || r->n[0] != o->n[2] || r->w[0] < 0) return false;
     m[D_GATE] = used_by(p, m[D_NORM], o->out, CB_GLU);
     if (m[D_GATE] < 0) return false;
     const cb_op *g = &p->ops[m[D_GATE]];
-    return g->in[1] == o->out && g->in[0] != o->out && g->out == g->in[0] && g->n[0] == CB_ACT_SILU && apart(p, c->in[0], g->out) &&
-           apart(p, o->in[1], g->out) && apart(p, o->in[2], g->out);
+    if (g->in[1] != o->out || g->in[0] == o->out || g->out != g->in[0] || g->n[0] != CB_ACT_SILU || !apart(p, c->in[0], g->out) ||
+        !apart(p, o->in[1], g->out) || !apart(p, o->in[2], g->out))
+        return false;
+    int q = find_planes(d, m[D_GATE], g->out, dv);
+    cb_val x = q < 0 ? -1 : p->ops[q].out;
+    if (q >= 0 && apart(p, c->in[0], x) && apart(p, o->in[1], x) && apart(p, o->in[2], x) && apart(p, g->out, x)) m[D_QUANT] = q;
+    return true;
 }
 
 static int launch_delta(cb_dev *d, const int *m, cb_err *err)
 {
     const cb_op *c = &d->plan->ops[m[D_CONV]], *o = &d->plan->ops[m[D_DELTA]], *r = &d->plan->ops[m[D_NORM]], *g = &d->plan->ops[m[D_GATE]];
-    cu_delta_step a = {.step = d->step, .x = cu_value(d, c->in[0]), .conv_w = d->vectors[c->w[0]], .a = cu_value(d, o->in[1]),
+    const cu_step *now = (const cu_step *)d->step_host;
+    cu_delta_step a = {.step = d->step, .pos = now->pos, .slot = now->slot, .x = cu_value(d, c->in[0]), .conv_w = d->vectors[c->w[0]], .a = cu_value(d, o->in[1]),
                        .b = cu_value(d, o->in[2]), .z = cu_value(d, g->in[0]), .y = cu_value(d, g->out), .a_log = d->vectors[o->w[0]],
                        .dt_bias = d->vectors[o->w[1]], .norm_w = d->vectors[r->w[0]], .ring = d->rec[c->n[0]], .state = d->rec[o->n[0]],
                        .ring_floats = (int64_t)d->rec_floats[c->n[0]], .state_floats = (int64_t)d->rec_floats[o->n[0]],
                        .x_stride = cu_stride(d, c->in[0]), .a_stride = cu_stride(d, o->in[1]), .b_stride = cu_stride(d, o->in[2]),
                        .z_stride = cu_stride(d, g->in[0]), .y_stride = cu_stride(d, g->out), .k_heads = o->n[1], .v_heads = o->n[2],
-                       .dk = o->n[3], .dv = o->n[4], .taps = c->n[1], .eps = r->f[0]};
-    return cu_kernel_launch(d, CU_K_DELTA_STEP, (unsigned)a.v_heads, (unsigned)d->batch->n_rows, 1, (unsigned)(4 * a.dv), 0, &a, err);
+                       .dk = o->n[3], .dv = o->n[4], .eps = r->f[0]};
+    planes_args(d, m[D_QUANT], &a.out);
+    return cu_kernel_launch(d, CU_K_DELTA_STEP, (unsigned)(a.v_heads / a.k_heads), (unsigned)a.k_heads, (unsigned)d->batch->n_rows,
+                            (unsigned)(4 * a.dv), 0, &a, err);
 }
 
 /* ---- attention: from q, k and v as their products left them to the gated output ---- */
 
 enum {
     A_Q_SPLIT, A_Q_NORM, A_Q_ROPE, A_Q_TURN, A_K_NORM, A_K_ROPE, A_K_TURN, A_V_SPLIT, A_V_NORM, A_V_TURN, A_PUT, A_ATTN, A_O_TURN, A_G_SPLIT,
-    A_GATE, A_N
+    A_GATE, A_QUANT, A_N
 };
 
 static bool is_turn(const cb_op *o, int dim, int most)
@@ -163,11 +193,23 @@ static bool find_put(const cb_plan *p, int anchor, int dim, int *m)
 
 static bool same_rope(const cb_op *a, const cb_op *b) { return a->in[1] == b->in[1] && a->n[2] == b->n[2] && a->n[3] == b->n[3]; }
 
-static bool find_attention(const cb_plan *p, int anchor, int *m)
+static int parts_of(int dim) { return dim <= 64 ? 1 : dim <= 128 ? 2 : dim <= 256 ? 4 : 8; }
+
+/* As many halves of blocks of keys as the ring of k_attn_step has room for. */
+static int ring_slots(const cb_dev *d, int dim)
 {
+    int parts = parts_of(dim), n = (d->max_shared - CU_STEP_FIXED(parts)) / CU_STEP_HALF(parts);
+    return n < d->ring ? n : d->ring;
+}
+
+static bool find_attention(const cb_dev *d, int anchor, int *m)
+{
+    const cb_plan *p = d->plan;
     const cb_op *o = &p->ops[anchor];
     const cb_kv_state *s = &p->kv[o->n[0]];
-    if (s->dim % 16 || s->dim > 512 || o->n[1] / s->n_heads > 16 || p->values[o->out].wanted) return false;
+    if (s->dim % 16 || s->dim > 512 || o->n[1] / s->n_heads > 16 || p->values[o->out].wanted || ring_slots(d, s->dim) < 2 ||
+        d->max_shared < CU_JOIN_STAGES * CU_JOIN_FLOATS * 4)
+        return false;
     m[A_ATTN] = anchor;
     int at = back(p, anchor, o->in[0], s->dim, 64, &m[A_Q_TURN], &m[A_Q_ROPE], &m[A_Q_NORM]), i = made_by(p, at, o->in[0], CB_SPLIT);
     if (i >= 0 && p->ops[i].n[0] == o->n[1] && p->ops[i].n[3] == s->dim) m[A_Q_SPLIT] = i;
@@ -175,13 +217,19 @@ static bool find_attention(const cb_plan *p, int anchor, int *m)
     if (m[A_Q_ROPE] >= 0 && m[A_K_ROPE] >= 0 && !same_rope(&p->ops[m[A_Q_ROPE]], &p->ops[m[A_K_ROPE]])) return false;
     at = anchor;
     if ((i = used_by(p, at, o->out, CB_HADAMARD)) >= 0 && is_turn(&p->ops[i], s->dim, 512)) at = m[A_O_TURN] = i;
-    if ((i = used_by(p, at, o->out, CB_GLU)) < 0 || p->ops[i].in[1] != o->out || p->ops[i].in[0] == o->out || p->ops[i].n[0] != CB_ACT_SIGMOID)
-        return true;
-    cb_val gate = p->ops[i].in[0];
-    if (p->ops[i].out != gate) return true;
-    m[A_GATE] = i;
-    int g = made_by(p, i, gate, CB_SPLIT);
-    if (g >= 0 && p->ops[g].n[0] == o->n[1] && p->ops[g].n[3] == s->dim && apart(p, p->ops[g].in[0], gate)) m[A_G_SPLIT] = g;
+    cb_val out = o->out, gate = -1, from = -1; /* where the gate is, and where it is read */
+    if ((i = used_by(p, at, out, CB_GLU)) >= 0 && p->ops[i].in[1] == out && p->ops[i].in[0] != out && p->ops[i].n[0] == CB_ACT_SIGMOID &&
+        p->ops[i].out == p->ops[i].in[0]) {
+        at = m[A_GATE] = i;
+        out = from = gate = p->ops[i].in[0];
+        int g = made_by(p, i, gate, CB_SPLIT);
+        if (g >= 0 && p->ops[g].n[0] == o->n[1] && p->ops[g].n[3] == s->dim && apart(p, p->ops[g].in[0], gate)) {
+            m[A_G_SPLIT] = g;
+            from = p->ops[g].in[0];
+        }
+    }
+    i = find_planes(d, at, out, s->dim);
+    if (i >= 0 && apart(p, out, p->ops[i].out) && (from < 0 || apart(p, from, p->ops[i].out))) m[A_QUANT] = i;
     return true;
 }
 
@@ -212,11 +260,17 @@ static void attention_args(const cb_dev *d, const int *m, cu_attn_step *a)
     const cb_op *o = &p->ops[m[A_ATTN]];
     int dim = d->kv[o->n[0]].dim;
     memset(a, 0, sizeof *a);
+    const cu_step *now = (const cu_step *)d->step_host;
     a->step = d->step;
+    a->pos = now->pos;
+    a->slot = now->slot;
     a->kv = d->kv[o->n[0]];
     a->part = d->part;
     a->n_heads = o->n[1];
+    a->per = a->n_heads / a->kv.n_heads;
+    a->sets = (a->per + 7) / 8;
     a->n_splits = cu_attn_splits(d, o->n[0]);
+    for (a->stage = 1; 2 * a->stage * dim <= CU_JOIN_FLOATS && 2 * a->stage <= dim && a->stage < a->n_splits; a->stage *= 2) {}
     a->scale = o->f[0];
     a->op = m[A_ATTN];
     a->put_op = m[A_PUT];
@@ -246,6 +300,7 @@ static void attention_args(const cb_dev *d, const int *m, cu_attn_step *a)
     a->out = cu_value(d, out);
     a->out_stride = cu_stride(d, out);
     if (m[A_GATE] >= 0) a->gate = heads_of(d, out, m[A_G_SPLIT], dim, &a->gate_stride, &a->gate_head);
+    planes_args(d, m[A_QUANT], &a->planes);
 }
 
 int cu_attn_splits(const cb_dev *d, int state)
@@ -257,60 +312,63 @@ int cu_attn_splits(const cb_dev *d, int state)
     return n < most ? n : most;
 }
 
-/* Blocks are spread over about two thread blocks a multiprocessor; rows are taken in as many turns as the partial results need. */
+/* Blocks are spread over as many thread blocks as the GPU holds at a time; rows are taken in as many turns as the partial results need. */
 static int launch_attention(cb_dev *d, const int *m, cb_err *err)
 {
-    static const cu_kernel kernels[4] = {CU_K_ATTN_STEP64, CU_K_ATTN_STEP128, CU_K_ATTN_STEP256, CU_K_ATTN_STEP512};
+    static const cu_kernel kernels[9] = {[1] = CU_K_ATTN_STEP64, [2] = CU_K_ATTN_STEP128, [4] = CU_K_ATTN_STEP256, [8] = CU_K_ATTN_STEP512};
     cu_attn_step a;
     attention_args(d, m, &a);
-    int dim = a.kv.dim, n_rows = d->batch->n_rows, size = dim <= 64 ? 0 : dim <= 128 ? 1 : dim <= 256 ? 2 : 3;
+    int dim = a.kv.dim, n_rows = d->batch->n_rows, parts = parts_of(dim), n_stages = (a.n_splits + a.stage - 1) / a.stage;
+    if (n_stages > CU_JOIN_STAGES) n_stages = CU_JOIN_STAGES;
     size_t row_floats = (size_t)a.n_heads * (size_t)a.n_splits * (size_t)(dim + 2);
     int most = (int)(d->part_floats / row_floats), rc = 0;
     CB_ASSERT(most > 0);
     for (a.row0 = 0; a.row0 < n_rows && rc == 0; a.row0 += a.n_rows) {
         a.n_rows = n_rows - a.row0 < most ? n_rows - a.row0 : most;
-        int lanes = a.n_rows * a.kv.n_heads, room = (size == 3 ? 1 : 2) * d->n_sm, per = (room + lanes - 1) / lanes;
-        unsigned gx = (unsigned)(per < a.n_splits ? per : a.n_splits);
-        rc = cu_kernel_launch(d, kernels[size], gx, (unsigned)a.kv.n_heads, (unsigned)a.n_rows, 256, 0, &a, err);
+        int lanes = a.n_rows * a.kv.n_heads * a.sets, room = (parts == 1 ? 3 : parts == 2 ? 2 : 1) * d->n_sm, per = room / lanes > 0 ? room / lanes : 1;
+        int gx = per < a.n_splits ? per : a.n_splits, halves = 2 * ((a.n_splits + gx - 1) / gx);
+        a.slots = ring_slots(d, dim) < halves ? ring_slots(d, dim) : halves; /* no more than is used: launches overlap where memory is left */
+        rc = cu_kernel_launch(d, kernels[parts], (unsigned)gx, (unsigned)(a.kv.n_heads * a.sets), (unsigned)a.n_rows, (unsigned)(32 * CU_STEP_WARPS(parts)),
+                              (unsigned)(CU_STEP_FIXED(parts) + a.slots * CU_STEP_HALF(parts)), &a, err);
         if (rc == 0)
-            rc = cu_kernel_launch(d, CU_K_ATTN_JOIN, (unsigned)a.n_heads, (unsigned)a.n_rows, 1, (unsigned)(dim + 31) / 32 * 32, 0, &a, err);
+            rc = cu_kernel_launch(d, CU_K_ATTN_JOIN, (unsigned)a.n_heads, (unsigned)a.n_rows, 1, (unsigned)(dim + 31) / 32 * 32,
+                                  (unsigned)(n_stages * a.stage * dim * 4), &a, err);
     }
     return rc;
 }
 
 /* ---- all of them ---- */
 
-enum { MOST = 15 };
+enum { MOST = 16 };
 _Static_assert((int)A_N <= (int)MOST && (int)D_N <= (int)MOST && (int)MOST <= (int)CU_MAX_FUSED, "ops of a pattern");
 
-static bool find(const cb_plan *p, int anchor, int *m)
+/* The pattern around the anchor: its ops by role in m, ascending in group; returns how many, or 0. */
+static int find(const cb_dev *d, int anchor, int *m, int32_t *group)
 {
+    const cb_plan *p = d->plan;
+    bool is_delta = p->ops[anchor].kind == CB_DELTA;
+    int *quant = &m[is_delta ? (int)D_QUANT : (int)A_QUANT];
     for (int k = 0; k < MOST; k++) m[k] = -1;
-    switch (p->ops[anchor].kind) {
-    case CB_DELTA: return find_delta(p, anchor, m);
-    case CB_ATTENTION: return find_attention(p, anchor, m);
-    default: return false;
+    if (is_delta ? !find_delta(d, anchor, m) : p->ops[anchor].kind != CB_ATTENTION || !find_attention(d, anchor, m)) return 0;
+    for (;;) {
+        int n = collect(m, MOST, group);
+        int made = is_delta ? m[D_GATE] : m[A_GATE] >= 0 ? m[A_GATE] : m[A_O_TURN] >= 0 ? m[A_O_TURN] : anchor;
+        if (!is_seen(p, group, n, *quant >= 0 ? *quant : made) && !is_split(p, group, n)) return n;
+        if (*quant < 0) return 0;
+        *quant = -1;
     }
-}
-
-static int result_of(const cb_plan *p, int anchor, const int *m)
-{
-    if (p->ops[anchor].kind == CB_DELTA) return m[D_GATE];
-    return m[A_GATE] >= 0 ? m[A_GATE] : m[A_O_TURN] >= 0 ? m[A_O_TURN] : anchor;
 }
 
 int cu_fuse(const cb_dev *d, int anchor, int32_t *group)
 {
-    const cb_plan *p = d->plan;
     int m[MOST];
-    if (!find(p, anchor, m)) return 0;
-    int n = collect(m, MOST, group);
-    return is_seen(p, group, n, result_of(p, anchor, m)) || is_split(p, group, n) ? 0 : n;
+    return find(d, anchor, m, group);
 }
 
 int cu_launch_fused(cb_dev *d, int anchor, cb_err *err)
 {
     int m[MOST];
-    CB_ASSERT(find(d->plan, anchor, m));
+    int32_t group[CU_MAX_FUSED];
+    CB_ASSERT(find(d, anchor, m, group));
     return d->plan->ops[anchor].kind == CB_DELTA ? launch_delta(d, m, err) : launch_attention(d, m, err);
 }

@@ -26,6 +26,8 @@ __device__ __forceinline__ float reciprocal_about(float x)
     asm("rcp.approx.ftz.f32 %0,%1;" : "=f"(r) : "f"(x));
     return r;
 }
+/* What this thread wrote, and what others wrote before a barrier that it passed, is seen by all before what it does next. */
+__device__ __forceinline__ void fence() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
 
 /* ---- products of 16x32 and 32x8 bytes, and of 16x16 and 16x8 bf16 ---- */
 

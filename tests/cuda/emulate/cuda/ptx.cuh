@@ -5,6 +5,7 @@
 static inline void pdl_trigger() {}
 static inline void pdl_wait() {}
 static inline float reciprocal_about(float x) { return 1.0f / x; }
+static inline void fence() {}
 
 /* Fragments as PTX has them: lane (r, c) = (lane / 4, lane % 4) gives rows r and r + 8 of A at k = 4c .. and 16 + 4c .., and column r of
  * B likewise; it gets columns 2c and 2c + 1 of rows r and r + 8. */

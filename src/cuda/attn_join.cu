@@ -1,0 +1,122 @@
+/* attn_join.cu: joins the results that k_attn_step left for each block of keys, in ascending order, rotates back, gates, and makes planes. A
+ * thread block takes one query head of one row, a thread one dim. */
+#include "cuda/heads.cuh"
+
+enum { MAX_DIM = 512, STAGES = CU_JOIN_STAGES };
+
+/* y rotated back in blocks: strides below 32 by shuffles, the others in shared memory, where a thread adds up what its own value needs. */
+__device__ __forceinline__ float rotate_back(float y, int block, float scale, float *row)
+{
+    int d = threadIdx.x, lane = d % 32;
+    if (block == 1) return y;
+#pragma unroll
+    for (int w = 1; w < 32; w *= 2) {
+        if (w >= block) break;
+        float other = __shfl_xor_sync(FULL, y, w);
+        y = lane & w ? other - y : y + other;
+    }
+    if (block > 32) {
+        int n = block / 32, mine = d % block / 32;
+        float x[16];
+        row[d] = y;
+        __syncthreads();
+        const float *from = row + d / block * block + lane;
+#pragma unroll
+        for (int i = 0; i < 16; i++) x[i] = i < n ? from[32 * i] : 0;
+#pragma unroll
+        for (int s = 0; s < 4; s++) {
+            if (2 << s > n) break;
+#pragma unroll
+            for (int i = 0; i < 8; i++)
+                if (i < 8 >> s) x[i] = mine >> s & 1 ? x[2 * i] - x[2 * i + 1] : x[2 * i] + x[2 * i + 1];
+        }
+        y = x[0];
+    }
+    return y * scale;
+}
+
+/* How the results of blockDim.x blocks of keys weigh: thread d has m, l of block d in x. M: the maximum of all before, and then with these. */
+__device__ __forceinline__ float4 weigh(float2 x, float &M, float *tops)
+{
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    float top = x.x;
+#pragma unroll
+    for (int w = 1; w < 32; w *= 2) {
+        float y = __shfl_up_sync(FULL, top, w);
+        if (lane >= w) top = fmaxf(top, y);
+    }
+    float before = __shfl_up_sync(FULL, top, 1);
+    if (lane == 31) tops[warp] = top;
+    __syncthreads();
+    float all = M;
+    for (int w = 0; w < (int)blockDim.x / 32; w++) {
+        if (w == warp) M = all;
+        all = fmaxf(all, tops[w]);
+    }
+    before = lane ? fmaxf(M, before) : M;
+    top = fmaxf(M, top);
+    M = all;
+    float c = cb_expf(x.x - top);
+    return make_float4(cb_expf(before - top), c, x.y * c, 0);
+}
+
+/* x: query head; y: row. From -0, because that plus x is x for every x. */
+extern "C" __global__ void __launch_bounds__(MAX_DIM) k_attn_join(const __grid_constant__ cu_attn_step a)
+{
+    extern __shared__ __align__(16) float stages[];
+    __shared__ float4 factor[MAX_DIM];
+    __shared__ __align__(16) float row[MAX_DIM];
+    __shared__ float tops[MAX_DIM / 32];
+    pdl_trigger();
+    int r = a.row0 + blockIdx.y, head = blockIdx.x, d = threadIdx.x, T = blockDim.x, dim = a.kv.dim, per = a.stage, size = per * dim;
+    int pos = a.pos[r], window = a.kv.window, b0 = window && pos - window + 1 > 0 ? (pos - window + 1) / CU_BLOCK : 0, n = pos / CU_BLOCK + 1 - b0;
+    size_t at = ((size_t)blockIdx.y * a.n_heads + head) * a.n_splits;
+    const float *o = a.part + at * dim;
+    const float2 *ml = (const float2 *)(a.part + (size_t)a.n_rows * a.n_heads * a.n_splits * dim) + at;
+    int copied = 0, all = n * dim; /* floats */
+    auto copy = [&](int stage) {
+        uint32_t to = address(stages + stage * size + 4 * d);
+        const float *from = o + copied + 4 * d;
+        int left = (copied + size < all ? size : all - copied) - 4 * d;
+#pragma unroll 8
+        for (int i = 0; i < left; i += 4 * T) copy16(to + 4 * i, from + i);
+        copies_end();
+        copied += size;
+    };
+    pdl_wait();
+    float2 x = d < n ? ml[d] : make_float2(-INFINITY, 0);
+    for (int s = 0; s < STAGES - 1; s++) copy(s);
+    float gate = a.gate && d < dim ? a.gate[(size_t)r * a.gate_stride + (size_t)head * a.gate_head + d] : 0;
+    float M = -INFINITY, L = -0.0f, O = -0.0f;
+    int round = T / per * per, weighed = 0;
+    for (int b = 0, s = 0; b < n; b += per, s = (s + 1) % STAGES) {
+        if (b == weighed) { /* the next ones, as many as there are threads */
+            if (b) __syncthreads();
+            factor[d] = weigh(d < round ? x : make_float2(-INFINITY, 0), M, tops);
+            weighed += round;
+            x = weighed + d < n ? ml[weighed + d] : make_float2(-INFINITY, 0);
+        }
+        copies_wait<STAGES - 2>();
+        __syncthreads();
+        copy((s + STAGES - 1) % STAGES);
+        const float *v = stages + s * size + (d < dim ? d : 0);
+        const float4 *f = factor + (b - (weighed - round));
+        int end = n - b < per ? n - b : per;
+#pragma unroll 8
+        for (int i = 0; i < end; i++) {
+            L = cb_fma(L, f[i].x, f[i].z);
+            O = cb_fma(O, f[i].x, v[i * dim] * f[i].y);
+        }
+    }
+    float y = rotate_back(O / L, a.o_block, a.o_scale, row), *out = a.out + (size_t)r * a.out_stride;
+    if (a.gate) y = cb_sigmoidf(gate) * y;
+    if (d < dim) out[(size_t)head * dim + d] = y;
+    if (!a.planes.x.planes) return;
+    __syncthreads();
+    row[d] = y;
+    __syncthreads();
+    int part = 128 * (d / 32); /* dims of this warp */
+    if (part < dim)
+        quant_head(row + part, dim - part, head * dim + part, part + 128 >= dim && head == a.n_heads - 1, a.planes.x, r, a.step, a.planes.op);
+    end_row(a.planes, row, dim, out, a.n_heads * dim, r, head, a.n_heads, a.step);
+}
