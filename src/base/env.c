@@ -20,11 +20,6 @@ uint64_t cb_env_fault(const char *kind)
 }
 
 const char *cb_env_cpu(void) { return cb_env("CB_CPU"); }
-bool cb_env_cuda_decode(void)
-{
-    const char *v = cb_env("CB_CUDA_DECODE");
-    return v && !strcmp(v, "on");
-}
 bool cb_env_cuda_rows16(void)
 {
     const char *v = cb_env("CB_CUDA_ROWS");

@@ -12,8 +12,6 @@ uint64_t cb_env_fault(const char *kind);
 const char *cb_env_cpu(void);
 /* CB_CPU_COPIES=on|off: whether the CPU keeps float weights encoded; NULL when unset (it decides by size). */
 const char *cb_env_cpu_copies(void);
-/* CB_CUDA_DECODE=on: on steps of one row the GPU makes the input of products again in each of their thread blocks (cuda/decode.cu). */
-bool cb_env_cuda_decode(void);
 /* CB_CUDA_ROWS=16: for steps of few rows a GPU thread keeps 16 elements of a row with a Hadamard, not 8 (cuda/few.cuh). */
 bool cb_env_cuda_rows16(void);
 /* CB_CUDA_HEADS=off: single rows of attention and delta rule become planes in a launch of their own. */

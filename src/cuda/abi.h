@@ -59,7 +59,7 @@ typedef struct cu_linear {
     cu_planes x;
     float *y;
     const int32_t *x_row, *y_row, *expert_at;
-    const int32_t *tiles;    /* [n_tiles+1][4]: expert, first row, rows of each tile; expert -1 ends the list */
+    const int32_t *tiles;    /* [n_tiles+1][4]: expert, first row, rows of each tile, and how many tiles; expert -1 ends the list */
     int64_t y_stride;        /* floats */
     int32_t n_rows, n_experts;
     int32_t add, pad;
@@ -72,6 +72,27 @@ typedef struct cu_linears {
     int32_t block0[CU_MAX_PARTS + 1];
     int32_t n_parts;
 } cu_linears;
+
+/* Products of few rows (stream.cu). A thread block has a ring of `slots` stages; a stage is a tile of 16 outputs. A warp takes `per` segments
+ * of it, subs = 8 / per warps share it. Shared memory: barriers, the ring, columns
+ * of activations (planes, then dx and X of each), and partial sums of each stage. */
+enum { CU_STREAM_WARPS = 8, CU_STREAM_COPIERS = 4, CU_STREAM_SLOTS = 24, CU_STREAM_RING = 640, CU_STREAM_ROWS = 4 };
+enum { CU_STREAM_4G64, CU_STREAM_4G64_F16, CU_STREAM_4G32, CU_STREAM_2G128, CU_STREAM_2G128_F16, CU_STREAM_8G64, CU_STREAM_PLANES };
+typedef struct cu_cut {
+    int32_t format;          /* CU_STREAM_... */
+    int32_t tiles;           /* of the matrix (of one expert) */
+    int32_t stride, scale_stride; /* bytes from row to row of a stage, of its codes and of its scales */
+    uint32_t cost;           /* of a tile, in some unit: all tiles of a launch times its blocks stay below 2^32 */
+} cu_cut;
+typedef struct cu_stream {
+    cu_linear part[CU_MAX_PARTS];
+    cu_cut cut[CU_MAX_PARTS];
+    int32_t n_parts;
+    int32_t per, subs;
+    int32_t slots, slot_bytes, sum_bytes;
+    int32_t x_at, x_bytes, columns, sums_at; /* x_bytes: planes of a column */
+    int32_t wait_first;      /* lists of experts are made by an earlier launch that may not have ended */
+} cu_stream;
 
 /* KV state of one layer. Head h of block b is at base + (b*n_heads + h)*head_bytes: K high bytes [64][dim], K low bytes, V high
  * bytes [dim][64], V low bytes, then f32 dk [parts][64] and dv [64]. */
@@ -212,39 +233,6 @@ enum { CU_FROM_REG, CU_FROM_MEM, CU_FROM_KEPT, CU_AGAIN = 4 };
     X(norm_add_norm_quant8, 8, 3072, M_(RMSNORM), R_(ADD), R_(RMSNORM), R_(QUANT))                                                          \
     X(gemma_moe_in8, 8, 3072, M_(RMSNORM), R_(ADD), R_(RMSNORM), R_(QUANT), K_(RMSNORM), R_(SCALE), R_(QUANT), K_(RMSNORM), R_(QUANT))      \
     X(gemma_moe_out8, 8, 3072, M_(RMSNORM), M_(MOE_SUM), R_(RMSNORM), P_(ADD), R_(RMSNORM), R_(ADD), R_(SCALE), R_(RMSNORM), R_(QUANT))
-
-/* Decode of one row: products with what makes their input in front (decode.cu). Values stand in shared memory, at places counted in
- * floats. */
-
-/* y[s][n] (+)= sum over k of W[n][k] x[s][k] for the slots s of the row: one, or one for each of its experts. */
-typedef struct cu_part {
-    cu_weight w;
-    float *y;                /* slot s at y + s*y_stride */
-    const int32_t *experts;  /* [n_slots] in device memory, or NULL */
-    int32_t experts_local;   /* or their place in shared memory; -1: neither, the matrix has no experts */
-    int32_t x, dx, xs;       /* places of the planes, dx and X */
-    int32_t x_stride, dx_stride; /* from one slot to the next: bytes of planes, and floats of dx and X; 0: slots share the row's */
-    int32_t flag;            /* place of the remainder's flag, or -1 */
-    int32_t y_stride, n_slots, add;
-    int32_t n_tiles, block_tiles; /* tiles of 16 outputs, of all slots; of each thread block */
-    int32_t slot_tiles;           /* tiles of a slot */
-    uint32_t slot_inverse;        /* 2^32 / slot_tiles, rounded up */
-    int32_t seg_shift;            /* a warp takes 1 << seg_shift segments of a tile */
-} cu_part;
-
-/* ops: kinds of cb_op_kind, and CU_COPY_PLANES: planes of an earlier launch. `out` and u.q.planes are NULL where no other launch reads
- * the result, else one thread block stores it. Of a CB_QUANT n[0] says whether it has remainders and out_local is the place of its
- * planes, dx, X and flag. `stage` is a place for the input of ops that need it in shared memory, or -1: it is there. */
-enum { CU_COPY_PLANES = 1000 };
-typedef struct cu_decode {
-    cu_step *step;
-    const cu_row_op *ops;
-    int32_t n_ops, n_parts;
-    int32_t ring, stages;    /* weights on their way: place, and chunks of each warp */
-    int32_t red, pad;        /* place of partial sums */
-    int32_t block0[CU_MAX_PARTS + 1]; /* blocks block0[i] .. block0[i+1] work on part i */
-    cu_part part[CU_MAX_PARTS];
-} cu_decode;
 
 /* Attention. Tiles of up to 16 queries: `tile_rows` rows of one session times `heads_per_tile` query heads of one KV head. Block
  * results go to part when it is not NULL (blocks shared among thread blocks, merged by a second kernel), else to out. */

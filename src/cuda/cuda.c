@@ -8,8 +8,8 @@
 #include <string.h>
 
 /* The embedded kernels (Makefile: one fatbin a .cu file). */
-extern const unsigned char cb_fatbin_rows[], cb_fatbin_rows_few[], cb_fatbin_row_chains[], cb_fatbin_rows_many[], cb_fatbin_decode[], cb_fatbin_gemv[], cb_fatbin_attention[], cb_fatbin_attention_many[];
-extern const unsigned char cb_fatbin_hybrid[], cb_fatbin_scan[], cb_fatbin_tools[], cb_fatbin_sample[], cb_fatbin_attn_step[], cb_fatbin_attn_join[], cb_fatbin_delta_step[];
+extern const unsigned char cb_fatbin_rows[], cb_fatbin_rows_few[], cb_fatbin_row_chains[], cb_fatbin_rows_many[], cb_fatbin_gemv[], cb_fatbin_attention[], cb_fatbin_attention_many[];
+extern const unsigned char cb_fatbin_stream[], cb_fatbin_hybrid[], cb_fatbin_scan[], cb_fatbin_tools[], cb_fatbin_sample[], cb_fatbin_attn_step[], cb_fatbin_attn_join[], cb_fatbin_delta_step[];
 extern const unsigned char cb_fatbin_gemm[], cb_fatbin_gemm_sm90[];
 
 /* In the order of cu_kernel; `shared`: most dynamic shared memory. */
@@ -29,10 +29,7 @@ static const struct kernel_entry {
     [CU_K_KV_PUT_MANY] = {cb_fatbin_attention_many, "k_kv_put_many", 0},
     [CU_K_ROUTE_MANY] = {cb_fatbin_rows_many, "k_route_many", 0},
     [CU_K_SOFTCAP] = {cb_fatbin_rows, "k_softcap", 0},
-    [CU_K_DECODE] = {cb_fatbin_decode, "k_decode", CU_ROW_SHARED},
-    [CU_K_DECODE_4G64] = {cb_fatbin_decode, "k_decode_4g64", CU_ROW_SHARED},
-    [CU_K_DECODE_4G32] = {cb_fatbin_decode, "k_decode_4g32", CU_ROW_SHARED},
-    [CU_K_DECODE_2G128] = {cb_fatbin_decode, "k_decode_2g128", CU_ROW_SHARED},
+    [CU_K_STREAM] = {cb_fatbin_stream, "k_stream", CU_ROW_SHARED},
     [CU_K_GEMV4] = {cb_fatbin_gemv, "k_gemv4", 0},
     [CU_K_GEMV8] = {cb_fatbin_gemv, "k_gemv8", 0},
     [CU_K_ATTN] = {cb_fatbin_attention, "k_attn", 16 * 512 * 4},
@@ -92,7 +89,7 @@ static int load_kernel(cb_dev *d, const unsigned char *image, const char *name, 
     CUresult r = d->cu.cuModuleGetFunction_(out, m, name);
     if (r == CUDA_SUCCESS && shared) r = d->cu.cuFuncSetAttribute_(*out, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared);
     /* The same division of the L1 cache for all: a multiprocessor must be idle to change it, and launches could not overlap. */
-    if (r == CUDA_SUCCESS && d->decode) r = d->cu.cuFuncSetAttribute_(*out, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, CU_SHAREDMEM_CARVEOUT_MAX_SHARED);
+    if (r == CUDA_SUCCESS && d->pdl) r = d->cu.cuFuncSetAttribute_(*out, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, CU_SHAREDMEM_CARVEOUT_MAX_SHARED);
     return r == CUDA_SUCCESS ? 0 : cu_fail(&d->cu, r, name, err);
 }
 
@@ -143,7 +140,6 @@ static int open_device(cb_dev *d, int index, cb_err *err)
     if (major < 8) return cb_fail(err, CB_ENODEV, "cuda:%d: compute capability %d.%d; needed is 8.0 or later", index, major, minor);
     d->cc = 10 * major + minor;
     d->pdl = major >= 9;
-    d->decode = cb_env_cuda_decode();
     d->heads = cb_env_cuda_heads();
     d->ring = cb_env_cuda_ring() >= 2 && cb_env_cuda_ring() < CU_STEP_SLOTS ? cb_env_cuda_ring() : CU_STEP_SLOTS;
     d->rows16 = cb_env_cuda_rows16();

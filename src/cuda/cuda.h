@@ -16,8 +16,7 @@ typedef enum cu_kernel {
     CU_CHAINS(CHAIN)
 #undef CHAIN
     CU_K_ROWS_MANY, CU_K_ROWS_MANY_WIDE, CU_K_KV_PUT_MANY, CU_K_ROUTE_MANY, CU_K_SOFTCAP,
-    CU_K_DECODE, CU_K_DECODE_4G64, CU_K_DECODE_4G32, CU_K_DECODE_2G128, /* of any format, and of one */
-    CU_K_GEMV4, CU_K_GEMV8, /* up to 4 and up to 8 rows a tile */
+    CU_K_STREAM, CU_K_GEMV4, CU_K_GEMV8, /* up to 4 and up to 8 rows a tile */
     CU_K_ATTN, CU_K_ATTN_SPLIT, CU_K_ATTN_MERGE, CU_K_ATTN_MANY64, CU_K_ATTN_MANY128, CU_K_ATTN_MANY256,
     CU_K_ATTN_STEP64, CU_K_ATTN_STEP128, CU_K_ATTN_STEP256, CU_K_ATTN_STEP512, CU_K_ATTN_JOIN, CU_K_DELTA_STEP, /* fuse.h */
     CU_K_CONV, CU_K_CONV_KEEP, CU_K_DELTA, CU_K_DELTA_PREPARE, CU_K_DELTA_SCAN, CU_K_MOE_COUNT, CU_K_MOE_SORT,
@@ -32,8 +31,6 @@ typedef struct cu_launch {
     int32_t shared;          /* the shared memory it takes, bytes */
     struct cu_few *few;      /* or for few rows the chain that does the same (few.h); NULL: none */
     int32_t anchor;          /* of a fused pattern (fuse.h); -1: none */
-    const cu_decode *decode; /* a launch of one of the k_decode: its arguments */
-    cu_kernel kernel;        /* and which */
     bool wanted;             /* works on wanted rows */
 } cu_launch;
 
@@ -41,7 +38,6 @@ typedef struct cu_launch {
 typedef struct cu_schedule {
     int32_t *order;          /* [plan->n_ops] */
     cu_launch *launches;
-    cu_decode *decode;       /* [plan->n_ops], of steps of one row */
     int n_launches, first_wanted; /* launches from first_wanted on work on wanted rows */
 } cu_schedule;
 
@@ -68,7 +64,6 @@ struct cb_dev {
     CUfunction kernel[CU_N_KERNELS], gemm[CU_GEMMS]; /* gemm: NULL where the device cannot run it */
     char label[128];
     int n_sm, cc, max_shared; /* multiprocessors, compute capability times 10, shared memory of a block */
-    bool decode;             /* steps of one row by the launches of decode.c */
     bool rows16;             /* 16 elements a thread in chains with a Hadamard (few.h), not 8 */
     bool heads;              /* heads become planes where they are made (heads.cuh) */
     int ring;                /* most halves in the ring of k_attn_step */
@@ -115,6 +110,7 @@ struct cb_dev {
 
     /* the step being run */
     const cb_batch *batch;
+    bool list_made;          /* the list of experts (sort_tiles) is there before the next launch begins */
     int n_runs, n_tiles, n_wide, n_splits; /* n_splits > 0: attention spreads each row's context */
     const cu_schedule *schedule;
     int wanted0, n_wanted;   /* the wanted rows being run */

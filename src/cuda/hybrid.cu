@@ -259,7 +259,7 @@ extern "C" __global__ void __launch_bounds__(1024) k_moe_sort(const __grid_const
         if (t == 0) a.expert_at[E] = n;
         for (int i = 0; i < tiles; i++) {
             int at = first + i * a.tile, rows = total - i * a.tile;
-            ((int4 *)a.tiles)[tile0 + i] = make_int4(t, at, rows < a.tile ? rows : a.tile, 0);
+            ((int4 *)a.tiles)[tile0 + i] = make_int4(t, at, rows < a.tile ? rows : a.tile, n_tiles);
         }
     }
     for (int j = n_tiles + blockIdx.x * 1024 + t; j <= n; j += gridDim.x * 1024)

@@ -1,6 +1,7 @@
 /* launch.c: the operations of one launch become a kernel's arguments. */
 #include "cuda/lower.h"
 #include "cuda/few.h"
+#include "cuda/stream.h"
 #include "cuda/fuse.h"
 #include <math.h>
 #include <string.h>
@@ -192,6 +193,20 @@ static int gemm(cb_dev *d, cu_linear *a, const int32_t **listed, cb_err *err)
     return rc < 0 ? rc : 1;
 }
 
+/* Few rows on a GPU that has the copy engine's bulk copies and stream.cu in machine code: 1, or 0 when it is not for k_stream. */
+static int stream(cb_dev *d, const cu_linears *all, bool experts, int n_rows, cb_err *err)
+{
+    cu_stream a = {.n_parts = all->n_parts, .wait_first = experts && !d->list_made};
+    unsigned blocks, shared;
+    if (d->cc < 90 || d->cc >= 100) return 0;
+    memcpy(a.part, all->part, sizeof a.part);
+    int entries = experts ? cu_max_tiles(n_rows, a.part[0].n_experts) : 0;
+    if (!cu_stream_cut(&a, d->n_sm, d->max_shared, experts ? cu_expert_tile(n_rows) : 0, entries, &blocks, &shared)) return 0;
+    int rc = cu_kernel_launch(d, CU_K_STREAM, blocks, 1, 1, 32 * (CU_STREAM_WARPS + CU_STREAM_COPIERS), shared, &a, err);
+    if (experts) d->list_made = true;
+    return rc < 0 ? rc : 1;
+}
+
 static int products(cb_dev *d, const int32_t *ops, int n, cb_err *err)
 {
     cu_linears a = {.n_parts = n};
@@ -224,6 +239,8 @@ static int products(cb_dev *d, const int32_t *ops, int n, cb_err *err)
         if (!left) return 0;
         n = a.n_parts = left;
     }
+    int rc = stream(d, &a, experts, n_rows, err);
+    if (rc) return rc < 0 ? rc : 0;
     bool wide = n_rows > 4 && !(experts && cu_expert_tile(n_rows) == 4);
     int n_y = experts ? cu_max_tiles(n_rows, a.part[0].n_experts) : (n_rows + (wide ? 7 : 3)) / (wide ? 8 : 4);
     share_blocks(d, &a, experts ? 1 : n_y);
@@ -292,12 +309,9 @@ static int sort(cb_dev *d, int index, cb_err *err)
 int cu_launch_ops(cb_dev *d, const cu_schedule *s, const cu_launch *l, cb_err *err)
 {
     const int32_t *ops = s->order + l->first;
+    for (int i = 0; i < l->n; i++)
+        if (d->plan->ops[ops[i]].kind == CB_MOE_SORT) d->list_made = false;
     if (l->anchor >= 0) return cu_launch_fused(d, l->anchor, err);
-    if (l->decode) {
-        cu_decode a = *l->decode;
-        if (l->wanted && !d->n_wanted) return 0;
-        return cu_kernel_launch(d, l->kernel, (unsigned)a.block0[a.n_parts], 1, 1, 512, (unsigned)l->shared, &a, err);
-    }
     switch (l->table ? CB_N_OP_KINDS : d->plan->ops[ops[0]].kind) {
     case CB_LINEAR: case CB_MOE_LINEAR: return products(d, ops, l->n, err);
     case CB_ATTENTION: return attention(d, ops[0], err);

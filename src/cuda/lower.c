@@ -217,9 +217,7 @@ static int make(cb_dev *d, int which, cu_row_op *table, CUdeviceptr at, cb_err *
                   .anchor = cb_alloc_array((size_t)p->n_ops, sizeof *s.anchor)};
     c->order = cb_alloc_array((size_t)p->n_ops, sizeof *c->order);
     c->launches = cb_alloc_array((size_t)p->n_ops, sizeof *c->launches);
-    if (which == CU_FOR_ONE && d->decode) c->decode = cb_alloc_array((size_t)p->n_ops, sizeof *c->decode);
-    int rc = s.done && s.anchor && c->order && c->launches && (c->decode || which != CU_FOR_ONE || !d->decode)
-                 ? 0 : cb_fail(err, CB_ENOMEM, "no memory for %d launches", p->n_ops);
+    int rc = s.done && s.anchor && c->order && c->launches ? 0 : cb_fail(err, CB_ENOMEM, "no memory for %d launches", p->n_ops);
     c->first_wanted = -1;
     if (rc == 0) find_patterns(d, which == CU_FOR_ONE || which == CU_FOR_SINGLES, &s);
     for (int n, i = 0; i < p->n_ops && rc == 0; i += n) {
@@ -227,21 +225,18 @@ static int make(cb_dev *d, int which, cu_row_op *table, CUdeviceptr at, cb_err *
         cu_launch *l = &c->launches[c->n_launches++];
         CUdeviceptr here = at + (size_t)i * sizeof *table;
         *l = (cu_launch){.first = i, .anchor = -1};
-        n = c->decode ? cu_decode_group(d, &s, group, table + i, here, l, &c->decode[i]) : 0;
-        if (!n) {
-            int from = which == CU_FOR_TAP ? i : pick(&s);
-            n = 1;
-            group[0] = from;
-            l->anchor = s.anchor[from];
-            if (l->anchor >= 0) n = cu_fuse(d, l->anchor, group);
-            else if (which != CU_FOR_TAP) n = gather(&s, from, group);
-            const cb_op *o = &p->ops[group[0]];
-            l->wanted = o->out >= 0 && p->values[o->out].wanted;
-            if (l->anchor < 0 && is_row_op(o, s.single)) {
-                l->table = (const cu_row_op *)here;
-                rc = make_table(d, group, n, which != CU_FOR_TAP, s.many, table + i, &l->shared, err);
-                if (rc == 0 && which != CU_FOR_TAP) rc = cu_few_make(d, group, n, l->table, &l->few, err);
-            }
+        int from = which == CU_FOR_TAP ? i : pick(&s);
+        n = 1;
+        group[0] = from;
+        l->anchor = s.anchor[from];
+        if (l->anchor >= 0) n = cu_fuse(d, l->anchor, group);
+        else if (which != CU_FOR_TAP) n = gather(&s, from, group);
+        const cb_op *o = &p->ops[group[0]];
+        l->wanted = o->out >= 0 && p->values[o->out].wanted;
+        if (l->anchor < 0 && is_row_op(o, s.single)) {
+            l->table = (const cu_row_op *)here;
+            rc = make_table(d, group, n, which != CU_FOR_TAP, s.many, table + i, &l->shared, err);
+            if (rc == 0 && which != CU_FOR_TAP) rc = cu_few_make(d, group, n, l->table, &l->few, err);
         }
         l->n = n;
         for (int k = 0; k < n; k++) s.done[group[k]] = 1;
@@ -275,6 +270,5 @@ void cu_free_schedules(cb_dev *d)
         for (int k = 0; k < d->schedules[i].n_launches; k++) cb_free(d->schedules[i].launches[k].few);
         cb_free(d->schedules[i].order);
         cb_free(d->schedules[i].launches);
-        cb_free(d->schedules[i].decode);
     }
 }

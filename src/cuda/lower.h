@@ -16,10 +16,6 @@ typedef struct cu_sched {
 /* Does nothing outside the group of n ops read value v once the group has written it? */
 bool cu_is_local(const cb_plan *p, const int32_t *group, int n, cb_val v);
 
-/* decode.c: ops that are ready and can be one launch of k_decode; 0: none. Fills the group (plan op indexes), the table of ops in
- * front, which will stand at `at` on the device, the launch and its arguments. */
-int cu_decode_group(const cb_dev *d, const cu_sched *s, int32_t *group, cu_row_op *table, CUdeviceptr at, cu_launch *l, cu_decode *a);
-
 /* Rows of an expert that one tile takes, when `n` (row, expert) pairs are routed; and the most tiles there can be. */
 static inline int cu_expert_tile(int n) { return n <= 512 ? 4 : 8; }
 static inline int cu_max_tiles(int n, int n_experts)

@@ -82,6 +82,9 @@ template <int N> __device__ __forceinline__ void load_words(uint32_t (&v)[N], co
 }
 __device__ __forceinline__ void prefetch(const void *p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 
+/* A value that is to be known by now. */
+__device__ __forceinline__ void touch(uint64_t v) { asm volatile("" ::"l"(v)); }
+
 /* ---- dynamic shared memory by 32-bit address ---- */
 
 __device__ __forceinline__ uint32_t address(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
@@ -97,6 +100,12 @@ __device__ __forceinline__ uint32_t lds_u32(uint32_t at)
     uint32_t v[1];
     lds<1>(v, at);
     return v[0];
+}
+__device__ __forceinline__ uint32_t lds_u16(uint32_t at)
+{
+    uint32_t v;
+    asm volatile("{.reg .u16 t; ld.shared.u16 t,[%1]; cvt.u32.u16 %0,t;}" : "=r"(v) : "r"(at));
+    return v;
 }
 __device__ __forceinline__ float lds_float(uint32_t at)
 {
@@ -115,6 +124,12 @@ __device__ __forceinline__ float4 lds_float4(uint32_t at)
     float4 v;
     asm volatile("ld.shared.v4.f32 {%0,%1,%2,%3},[%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(at));
     return v;
+}
+template <int N> __device__ __forceinline__ void sts(uint32_t at, const uint32_t *v)
+{
+    if constexpr (N == 4) asm volatile("st.shared.v4.u32 [%0],{%1,%2,%3,%4};" ::"r"(at), "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3]) : "memory");
+    else if constexpr (N == 2) asm volatile("st.shared.v2.u32 [%0],{%1,%2};" ::"r"(at), "r"(v[0]), "r"(v[1]) : "memory");
+    else asm volatile("st.shared.u32 [%0],%1;" ::"r"(at), "r"(v[0]) : "memory");
 }
 __device__ __forceinline__ void sts_float(uint32_t at, float a) { asm volatile("st.shared.f32 [%0],%1;" ::"r"(at), "f"(a) : "memory"); }
 __device__ __forceinline__ void sts_float2(uint32_t at, float a, float b)
@@ -163,4 +178,28 @@ __device__ __forceinline__ void copies_wait(int left) /* 0, 1 or 2 */
     else if (left == 1) copies_wait<1>();
     else copies_wait<2>();
 }
+
+/* ---- barriers in shared memory ---- */
+
+#if __CUDA_ARCH__ >= 900
+/* A phase of the barrier ends when `arrivals` have arrived. */
+__device__ __forceinline__ void barrier_init(uint32_t at, int arrivals)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0],%1;" ::"r"(at), "r"(arrivals) : "memory");
+}
+__device__ __forceinline__ void barrier_arrive(uint32_t at, int n)
+{
+    asm volatile("mbarrier.arrive.shared::cta.b64 _,[%0],%1;" ::"r"(at), "r"(n) : "memory");
+}
+/* Arrives once when all copies of this thread so far are there. */
+__device__ __forceinline__ void barrier_arrive_copied(uint32_t at)
+{
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(at) : "memory");
+}
+/* Waits for the end of the phase of this parity: the first, third .. phase has parity 0. The barrier must be in that phase or the next. */
+__device__ __forceinline__ void barrier_wait(uint32_t at, uint32_t parity)
+{
+    asm volatile("{.reg .pred p;\nwaiting:\nmbarrier.try_wait.parity.shared::cta.b64 p,[%0],%1;\n@!p bra waiting;\n}" ::"r"(at), "r"(parity) : "memory");
+}
+#endif
 #endif

@@ -160,7 +160,7 @@ __device__ __forceinline__ void sort_one(const cu_sort &s)
     for (int i = threadIdx.x; i <= s.k; i += blockDim.x) {
         if (i < s.k) s.slots[i] = i;
         if (i < s.k) s.rows[i] = 0;
-        ((int4 *)s.tiles)[i] = i < s.k ? make_int4(s.route[i], i, 1, 0) : make_int4(-1, 0, 0, 0);
+        ((int4 *)s.tiles)[i] = i < s.k ? make_int4(s.route[i], i, 1, s.k) : make_int4(-1, 0, 0, 0);
     }
 }
 #endif

@@ -55,7 +55,7 @@ struct CUmod_st {
 static struct {
     pthread_mutex_t lock;
     int started;
-    int version, devices, cc;
+    int version, devices, cc, processors;
     size_t memory;
     CUresult sick;               /* what the context answers */
     struct rule {
@@ -70,7 +70,7 @@ static struct {
     } calls[MAX_FUNCTIONS];
     allocation a[MAX_ALLOCATIONS];
     fake_counts c;
-} F = {.lock = PTHREAD_MUTEX_INITIALIZER, .version = 12040, .devices = 1, .cc = 90, .memory = (size_t)4 << 30};
+} F = {.lock = PTHREAD_MUTEX_INITIALIZER, .version = 12040, .devices = 1, .cc = 90, .processors = 132, .memory = (size_t)4 << 30};
 
 static int is_sticky(CUresult r)
 {
@@ -97,6 +97,7 @@ EXPORT void fake_tell(const char *word)
     if (sscanf(word, "version=%ld", &v) == 1) F.version = (int)v;
     else if (sscanf(word, "devices=%ld", &v) == 1) F.devices = (int)v;
     else if (sscanf(word, "cc=%ld", &v) == 1) F.cc = (int)v;
+    else if (sscanf(word, "processors=%ld", &v) == 1) F.processors = (int)v;
     else if (sscanf(word, "memory=%ld", &v) == 1) F.memory = (size_t)v << 20;
     else if (sscanf(word, "%47[^:]:%ld:%ld", name, &n, &v) == 3 && F.n_rules < MAX_RULES) {
         struct rule *r = &F.rules[F.n_rules++];
@@ -114,6 +115,7 @@ EXPORT void fake_reset(void)
     F.version = 12040;
     F.devices = 1;
     F.cc = 90;
+    F.processors = 132;
     F.memory = (size_t)4 << 30;
     F.n_rules = 0;
     memset(F.calls, 0, sizeof F.calls);
@@ -224,7 +226,7 @@ EXPORT CUresult cuDeviceGetAttribute(int *out, CUdevice_attribute a, CUdevice d)
     switch (a) {
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: *out = F.cc / 10; break;
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: *out = F.cc % 10; break;
-    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: *out = 132; break;
+    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: *out = F.processors; break;
     case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN: *out = 232448; break;
     case CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE: *out = 50 << 20; break;
     default: *out = 1; break;

@@ -3,7 +3,7 @@
  * that every copy stays inside one allocation and that every launch is a legal one, and fails where it is told to.
  *
  * A test opens it by path before the library does; by its soname it is then what dlopen("libcuda.so.1") finds. The command line gets it
- * through LD_LIBRARY_PATH and is told by CB_FAKE_CUDA, words separated by commas: version=11080, devices=0, cc=75, memory=64 (MiB),
+ * through LD_LIBRARY_PATH and is told by CB_FAKE_CUDA, words separated by commas: version=11080, devices=0, cc=75, processors=3, memory=64 (MiB),
  * FUNCTION:N:RESULT (the N-th call of FUNCTION from now on gives RESULT). */
 #ifndef FAKE_CUDA_H
 #define FAKE_CUDA_H

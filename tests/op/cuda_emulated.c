@@ -61,16 +61,23 @@ static void compare(const char *only)
 static void test_kernels(void **state)
 {
     (void)state;
-    unsetenv("CB_CUDA_DECODE");
     compare(NULL);
 }
 
-/* The launches of decode.c, which are not the default. */
-static void test_decode(void **state)
+/* Few multiprocessors: a thread block has more to do. */
+static void test_few_processors(void **state)
 {
     (void)state;
-    setenv("CB_CUDA_DECODE", "on", 1);
+    emulated_tell("processors=3");
     compare(NULL);
+}
+
+/* Without what stream.cu needs. */
+static void test_older(void **state)
+{
+    (void)state;
+    emulated_tell("cc=80");
+    compare("-4bit");
 }
 
 /* Thread blocks have no order. */
@@ -80,13 +87,13 @@ static void test_backwards(void **state)
     setenv("CB_EMULATE_BACKWARDS", "1", 1);
     compare("moe-");
     unsetenv("CB_EMULATE_BACKWARDS");
-    unsetenv("CB_CUDA_DECODE");
 }
 
 int main(void)
 {
     n_names = te_find_checkpoints(names, golden, getenv("CB_TEST_ONLY"));
     emulated_open();
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_kernels), cmocka_unit_test(test_decode), cmocka_unit_test(test_backwards)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_kernels), cmocka_unit_test(test_backwards), cmocka_unit_test(test_few_processors),
+                                       cmocka_unit_test(test_older)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

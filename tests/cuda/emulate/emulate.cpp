@@ -19,6 +19,7 @@ struct fiber {
 struct warp {
     emu_lanes given[2]; /* a meeting's words stay until the one after the next */
     int turn, arrived, n_left;
+    unsigned next; /* lane to go on with */
     uint32_t left;
     uint64_t meetings;
 };
@@ -57,6 +58,13 @@ static void yield()
         return;
     }
     emu_switch(&fibers[me].sp, scheduler.sp);
+}
+
+/* The other warps, then this warp's next lane. */
+void emu_pause()
+{
+    warps[emu_thread / 32].next = (emu_thread + 1) % 32;
+    emu_switch(&fibers[emu_thread].sp, scheduler.sp);
 }
 
 const emu_lanes &emu_meet(const uint32_t *words, int n)
@@ -145,9 +153,12 @@ static void run_block()
     for (long idle = 0; n_left < n_threads;) {
         bool ran = false;
         for (unsigned w = 0, n = (n_threads + 31) / 32; w < n; w++) {
-            unsigned base = 32 * (backwards ? n - 1 - w : w), t = base;
-            while (t < base + 32 && t < n_threads && (fibers[t].left || fibers[t].at_barrier)) t++;
-            if (t == base + 32 || t == n_threads) continue;
+            unsigned base = 32 * (backwards ? n - 1 - w : w), t = n_threads;
+            for (unsigned i = 0; i < 32 && t == n_threads; i++) {
+                unsigned k = base + (warps[base / 32].next + i) % 32;
+                if (k < n_threads && !fibers[k].left && !fibers[k].at_barrier) t = k;
+            }
+            if (t == n_threads) continue;
             emu_thread = t;
             emu_switch(&scheduler.sp, fibers[t].sp);
             ran = true;

@@ -51,6 +51,7 @@ enum { EMU_WORDS = 8 };
 typedef uint32_t emu_lanes[32][EMU_WORDS];
 const emu_lanes &emu_meet(const uint32_t *words, int n);
 uint32_t emu_left(); /* mask of lanes that have left */
+void emu_pause();    /* other warps go on, then other lanes */
 void __syncthreads();
 int __syncthreads_or(int v);
 static inline void __syncwarp(unsigned = 0xffffffffu) { emu_meet(NULL, 0); }

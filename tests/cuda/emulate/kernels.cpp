@@ -8,9 +8,9 @@ extern "C" {
 #include <string.h>
 
 #define KERNELS(X)                                                                                                                \
-    X(k_rows, cu_rows) X(k_rows_few8, cu_rows_few) X(k_rows_few16, cu_rows_few) X(k_softcap, cu_rows) X(k_rows_many, cu_rows_many)                  \
-    X(k_rows_many_wide, cu_rows_many) X(k_kv_put_many, cu_rows_many) X(k_route_many, cu_rows_many) X(k_decode, cu_decode)     \
-    X(k_decode_4g64, cu_decode) X(k_decode_4g32, cu_decode) X(k_decode_2g128, cu_decode) X(k_gemv4, cu_linears)                    \
+    X(k_rows, cu_rows) X(k_rows_few8, cu_rows_few) X(k_rows_few16, cu_rows_few) X(k_softcap, cu_rows) X(k_rows_many, cu_rows_many)  \
+    X(k_rows_many_wide, cu_rows_many) X(k_kv_put_many, cu_rows_many) X(k_route_many, cu_rows_many) X(k_stream, cu_stream)          \
+    X(k_gemv4, cu_linears)                                                                                                         \
     X(k_gemv8, cu_linears) X(k_attn, cu_attention) X(k_attn_split, cu_attention) X(k_attn_merge, cu_attention)                     \
     X(k_attn_step64, cu_attn_step) X(k_attn_step128, cu_attn_step) X(k_attn_step256, cu_attn_step) X(k_attn_step512, cu_attn_step) \
     X(k_attn_join, cu_attn_step) X(k_delta_step, cu_delta_step) X(k_conv, cu_conv) X(k_conv_keep, cu_conv) X(k_delta, cu_delta)    \

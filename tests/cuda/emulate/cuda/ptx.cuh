@@ -47,6 +47,7 @@ static inline uint32_t load_u32(const void *p) { return *(const uint32_t *)p; }
 static inline uint32_t load_u16(const void *p) { return *(const uint16_t *)p; }
 template <int N> static inline void load_words(uint32_t (&v)[N], const void *p) { memcpy(v, p, sizeof v); }
 static inline void prefetch(const void *) {}
+static inline void touch(uint64_t) {}
 
 /* Static shared memory is near the dynamic one, in the same library. */
 static inline uint32_t address(const void *p) { return (uint32_t)((const unsigned char *)p - emu_dynamic); }
@@ -59,9 +60,11 @@ template <class T> static inline T emu_load(uint32_t at)
     return v;
 }
 static inline uint32_t lds_u32(uint32_t at) { return emu_load<uint32_t>(at); }
+static inline uint32_t lds_u16(uint32_t at) { return emu_load<uint16_t>(at); }
 static inline float lds_float(uint32_t at) { return emu_load<float>(at); }
 static inline float2 lds_float2(uint32_t at) { return emu_load<float2>(at); }
 static inline float4 lds_float4(uint32_t at) { return emu_load<float4>(at); }
+template <int N> static inline void sts(uint32_t at, const uint32_t *v) { memcpy(emu_at(at), v, 4 * N); }
 static inline void sts_float(uint32_t at, float a) { memcpy(emu_at(at), &a, 4); }
 static inline void sts_float2(uint32_t at, float a, float b)
 {
@@ -98,4 +101,26 @@ static inline void copy_or_zero16(uint32_t to, const void *from, bool there)
 static inline void copies_end() {}
 template <int N> static inline void copies_wait() {}
 static inline void copies_wait(int) {}
+
+/* A barrier: arrivals of a phase, those still missing, and the phase's parity. */
+struct emu_barrier {
+    uint16_t arrivals, missing;
+    uint32_t parity;
+};
+static inline emu_barrier *emu_barrier_at(uint32_t at) { return (emu_barrier *)emu_at(at); }
+static inline void barrier_init(uint32_t at, int arrivals) { *emu_barrier_at(at) = {(uint16_t)arrivals, (uint16_t)arrivals, 0}; }
+static inline void barrier_arrive(uint32_t at, int n)
+{
+    emu_barrier *b = emu_barrier_at(at);
+    if (b->missing < n) __builtin_trap();
+    b->missing -= n;
+    if (b->missing) return;
+    b->missing = b->arrivals;
+    b->parity ^= 1;
+}
+static inline void barrier_arrive_copied(uint32_t at) { barrier_arrive(at, 1); }
+static inline void barrier_wait(uint32_t at, uint32_t parity)
+{
+    while (emu_barrier_at(at)->parity == parity) emu_pause();
+}
 #endif

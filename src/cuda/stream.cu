@@ -1,0 +1,563 @@
+/* stream.cu: products of few rows: a step's decode, the experts of its tokens. One thread block a multiprocessor takes tiles of 16
+ * outputs, all of K. Its last warps bring them through a ring in shared memory, as far ahead as the ring has room, and begin before the
+ * kernel's input is there: weights depend on nothing. The other warps multiply on the int8 tensor cores; a stage of the ring is a tile, and
+ * some warps share its segments (docs/arithmetic.md, section 4).
+ *
+ * A column is a row of activations, or what its integers leave (a remainder). Of a product of 16x32 and 32x8 bytes column pair c is a
+ * column's high and low plane, and lane c of four finishes it. When there are fewer columns than lanes, the lanes finish different segments. */
+#include "cuda/common.cuh"
+
+enum { WARPS = CU_STREAM_WARPS, COPIERS = 32 * CU_STREAM_COPIERS, THREADS = 32 * WARPS + COPIERS };
+
+#if __CUDA_ARCH__ >= 900
+/* ---- formats ---- */
+
+/* WORDS: 32-bit words that one lane of four has of a group of a row (of one plane); BYTES: of the group in a row, X_BYTES: of both planes
+ * of the activations. There a lane has LANE bytes in a row, in the order of its multiplications: [part][plane][lane of four][LANE]. */
+template <int FMT, int BITS, int GROUP, int SCALE> struct format {
+    static constexpr bool PLANES = FMT == CU_FMT_PLANES, AFFINE = FMT == CU_FMT_AFFINE;
+    static constexpr int PACK = PLANES ? 1 : 8 / BITS, N_PLANES = PLANES ? 2 : 1, BYTES = PLANES ? 128 : GROUP * BITS / 8;
+    static constexpr int WORDS = BYTES / 16 / N_PLANES, STEPS = PACK * WORDS, X_BYTES = 2 * GROUP, LANE = STEPS < 4 ? 4 * STEPS : 16;
+    static constexpr int SB = SCALE == CU_S_F32 ? 4 : 2;
+
+    __device__ static __forceinline__ float scale(uint32_t at)
+    {
+        if (SCALE == CU_S_F32) return lds_float(at);
+        uint32_t raw = lds_u16(at);
+        return SCALE == CU_S_BF16 ? __uint_as_float(raw << 16) : __half2float(__ushort_as_half((unsigned short)raw));
+    }
+    /* One 16-byte piece of a row of planes, of which it is number i, to its places. */
+    __device__ static __forceinline__ void place(uint32_t x, int i, const uint32_t (&v)[4], int n_groups)
+    {
+        constexpr int BLOCK = 8 * PACK, PER = GROUP / PACK; /* pieces of a block of planes; bytes of a group in each of its parts */
+        int plane = i % BLOCK / (4 * PACK), j = i % (4 * PACK) / 4, at = i / BLOCK * 64 + i % 4 * 16, g = at / PER, c = at % PER / (4 * WORDS);
+        if (g >= n_groups) return;
+        x += g * X_BYTES + j * WORDS * 4 / LANE * (8 * LANE) + plane * 4 * LANE + j * WORDS * 4 % LANE;
+#pragma unroll
+        for (int k = 0; k < 4 / WORDS; k++) sts<WORDS>(x + (c + k) * LANE, v + k * WORDS);
+    }
+};
+
+/* ---- the chains of some segments ---- */
+
+/* Columns of a tile: addresses of the first one's planes, and of its dx with X behind; how many there are, and bytes from one to the next. */
+struct columns_view {
+    uint32_t x, dx;
+    int n, x_stride;
+};
+
+/* Integer sums of one group of rows r and r + 8 with one column, as a lane holds them. */
+template <class F> struct sums {
+    static constexpr int N = F::PLANES ? 3 : 1;
+    int v[2][N];
+    __device__ __forceinline__ float value(int h) const
+    {
+        if constexpr (F::PLANES) return planes_to_f32(v[h][0], v[h][1], v[h][2]);
+        return (float)v[h][0];
+    }
+};
+
+/* Products of one group with NB blocks of four columns. x: this lane's plane in the first; codes: this lane's word of row r. */
+template <class F, int NB> __device__ __forceinline__ void multiply(uint32_t codes, uint32_t codes8, const uint32_t (&x)[NB], sums<F> (&out)[NB])
+{
+    uint32_t w[2][F::N_PLANES][F::WORDS];
+#pragma unroll
+    for (int q = 0; q < F::N_PLANES; q++) {
+        lds<F::WORDS>(w[0][q], codes + 64 * q);
+        lds<F::WORDS>(w[1][q], codes8 + 64 * q);
+    }
+#pragma unroll
+    for (int b = 0; b < NB; b++) {
+        constexpr int PART = F::LANE / 4; /* words */
+        uint32_t xw[F::STEPS / PART][PART];
+#pragma unroll
+        for (int k = 0; k < F::STEPS / PART; k++) lds<PART>(xw[k], x[b] + k * 8 * F::LANE);
+        int d[F::N_PLANES][4] = {};
+#pragma unroll
+        for (int i = 0; i < F::STEPS; i += 2) {
+            const int w0 = i % F::WORDS, j0 = i / F::WORDS, w1 = (i + 1) % F::WORDS, j1 = (i + 1) / F::WORDS;
+            constexpr int BITS = F::PLANES ? 8 : 8 / F::PACK;
+            constexpr uint32_t mask = BITS == 8 ? ~0u : ((1u << BITS % 8) - 1) * 0x01010101u;
+#pragma unroll
+            for (int q = 0; q < F::N_PLANES; q++) {
+                uint32_t a[4];
+#pragma unroll
+                for (int h = 0; h < 2; h++) {
+                    a[h] = w[h][q][w0] >> BITS % 8 * j0 & mask;
+                    a[2 + h] = w[h][q][w1] >> BITS % 8 * j1 & mask;
+                }
+                if (F::PLANES) mma_s8s8(d[q], a[0], a[1], a[2], a[3], xw[i / PART][i % PART], xw[(i + 1) / PART][(i + 1) % PART]);
+                else mma_u8s8(d[q], a[0], a[1], a[2], a[3], xw[i / PART][i % PART], xw[(i + 1) / PART][(i + 1) % PART]);
+            }
+        }
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            if constexpr (F::PLANES) {
+                out[b].v[h][0] = d[0][2 * h];
+                out[b].v[h][1] = d[0][2 * h + 1] + d[1][2 * h];
+                out[b].v[h][2] = d[1][2 * h + 1];
+            } else out[b].v[h][0] = 256 * d[0][2 * h] + d[0][2 * h + 1];
+        }
+    }
+}
+
+/* What a lane does of segments l0 .. l0+SEGS of up to COLS columns; places in a stage are counted from its beginning. */
+template <class F, int COLS, int SEGS> struct chains {
+    static constexpr int FOUR = COLS < 4 ? COLS : 4, NB = COLS > 4 ? 2 : 1;
+    uint32_t codes[SEGS], x[SEGS][NB], dx[NB], scales;
+    uint32_t to8, scales8, biases; /* from a row to the one 8 further, from a scale to its bias */
+    int own, n, n_mine;            /* which segment this lane finishes; groups of one at most, and of that one */
+
+    __device__ __forceinline__ void begin(const columns_view &k, const cu_cut &cut, int G, int l0)
+    {
+        int lane = threadIdx.x & 31, r = lane >> 2, c = lane & 3, col = c % FOUR;
+        own = c / FOUR % SEGS;
+#pragma unroll
+        for (int q = 0; q < SEGS; q++) {
+            int g = (unsigned)((l0 + q) * G) / CU_SEGMENTS;
+            codes[q] = r * cut.stride + c * F::WORDS * 4 + g * F::BYTES;
+#pragma unroll
+            for (int b = 0; b < NB; b++) x[q][b] = k.x + min(4 * b + r / 2 % FOUR, k.n - 1) * k.x_stride + (r & 1) * 4 * F::LANE + c * F::LANE + g * F::X_BYTES;
+        }
+        int mine = (unsigned)((l0 + own) * G) / CU_SEGMENTS;
+        n_mine = (unsigned)((l0 + own + 1) * G) / CU_SEGMENTS - mine;
+        n = (unsigned)(G + CU_SEGMENTS - 1) / CU_SEGMENTS;
+        scales = 16 * cut.stride + r * cut.scale_stride + mine * F::SB;
+        to8 = 8 * cut.stride;
+        scales8 = 8 * cut.scale_stride;
+        biases = 16 * cut.scale_stride;
+#pragma unroll
+        for (int b = 0; b < NB; b++) dx[b] = k.dx + min(4 * b + col, k.n - 1) * (8 * G) + 4 * mine;
+    }
+
+    __device__ __forceinline__ void go(uint32_t stage, int G, float (&acc)[NB][2]) const
+    {
+#pragma unroll
+        for (int b = 0; b < NB; b++) acc[b][0] = acc[b][1] = 0;
+#pragma unroll 1
+        for (int i = 0; i < n; i++) {
+            sums<F> d[NB];
+#pragma unroll
+            for (int q = 0; q < SEGS; q++) {
+                sums<F> e[NB];
+                uint32_t at[NB], w = stage + codes[q] + i * F::BYTES;
+#pragma unroll
+                for (int b = 0; b < NB; b++) at[b] = x[q][b] + i * F::X_BYTES;
+                multiply<F, NB>(w, w + to8, at, e);
+#pragma unroll
+                for (int b = 0; b < NB; b++)
+#pragma unroll
+                    for (int h = 0; h < 2; h++)
+#pragma unroll
+                        for (int p = 0; p < sums<F>::N; p++) d[b].v[h][p] = q == 0 || own == q ? e[b].v[h][p] : d[b].v[h][p];
+            }
+            if (i >= n_mine) continue;
+            float w[2], v[2];
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                uint32_t at = stage + scales + i * F::SB + h * scales8;
+                w[h] = F::scale(at);
+                if (F::AFFINE) v[h] = F::scale(at + biases);
+            }
+#pragma unroll
+            for (int b = 0; b < NB; b++) {
+                float f = lds_float(dx[b] + 4 * i), X = F::AFFINE ? lds_float(dx[b] + 4 * (G + i)) : 0;
+#pragma unroll
+                for (int h = 0; h < 2; h++) {
+                    float p = f * d[b].value(h);
+                    if (F::AFFINE) acc[b][h] = cb_fma(v[h], X, acc[b][h]);
+                    acc[b][h] = cb_fma(w[h], p, acc[b][h]);
+                }
+            }
+        }
+    }
+
+    /* Sums of a stage: [segment][column][16]. */
+    __device__ __forceinline__ void store(uint32_t sums, int n_cols, int l0, const float (&acc)[NB][2]) const
+    {
+        int lane = threadIdx.x & 31, r = lane >> 2, c = lane & 3;
+#pragma unroll
+        for (int b = 0; b < NB; b++) {
+            int col = 4 * b + c % FOUR;
+            uint32_t to = sums + (((l0 + own) * n_cols + col) * 16 + r) * 4;
+            if (c >= FOUR * SEGS || col >= n_cols) continue;
+            sts_float(to, acc[b][0]);
+            sts_float(to + 32, acc[b][1]);
+        }
+    }
+};
+
+/* ---- a block's place ---- */
+
+/* Barriers: a stage is full, empty; the sums of a tile are there; the multiplying warps meet. */
+__device__ __forceinline__ uint32_t full(uint32_t sm, int slot) { return sm + 8 * slot; }
+__device__ __forceinline__ uint32_t empty(uint32_t sm, int slot) { return sm + 8 * (CU_STREAM_SLOTS + slot); }
+__device__ __forceinline__ uint32_t summed(uint32_t sm, int slot) { return sm + 8 * (2 * CU_STREAM_SLOTS + slot); }
+__device__ __forceinline__ uint32_t meeting(uint32_t sm) { return sm + CU_STREAM_RING - 8; }
+
+/* The multiplying warps only. */
+struct meetings {
+    uint32_t at, parity;
+    __device__ __forceinline__ void meet()
+    {
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) barrier_arrive(at, 1);
+        barrier_wait(at, parity);
+        parity ^= 1;
+    }
+};
+
+/* Tiles of each part for this block: all are laid in a row, as long as their bytes, and cut into equal pieces. One warp. */
+__device__ __forceinline__ void share_tiles(const cu_stream &a, int2 *range)
+{
+    int i = threadIdx.x;
+    uint32_t cost = 0, n = 0, end;
+    if (i < a.n_parts) {
+        const int4 *list = (const int4 *)a.part[i].tiles;
+        cost = a.cut[i].cost;
+        n = a.cut[i].tiles * (list ? list[0].w : 1);
+    }
+    end = n * cost;
+    for (int s = 1; s < CU_MAX_PARTS; s *= 2) {
+        uint32_t v = __shfl_up_sync(FULL, end, s);
+        if (i >= s) end += v;
+    }
+    uint32_t all = __shfl_sync(FULL, end, CU_MAX_PARTS - 1), from = end - n * cost;
+    uint32_t lo = all * blockIdx.x / gridDim.x, hi = all * (blockIdx.x + 1) / gridDim.x;
+    if (i >= a.n_parts) return;
+    uint32_t t0 = lo <= from ? 0 : (lo - from + cost - 1) / cost, t1 = hi <= from ? 0 : (hi - from + cost - 1) / cost;
+    range[i] = make_int2(min(t0, n), min(t1, n));
+}
+
+/* ---- the warps that bring the weights ---- */
+
+/* A thread's 16-byte pieces of rows of n pieces, `threads` apart: its first one, and how it gets from one to the next in shared memory,
+ * where rows stand `row` bytes apart. */
+struct walk {
+    int n, total, first, pieces, threads;
+    uint32_t to, step, wrap; /* a step that passes the row's end goes `wrap` further */
+    int thread;
+
+    __device__ __forceinline__ void begin(int n_pieces, int row_bytes, int me, int of)
+    {
+        n = n_pieces;
+        total = 16 * n;
+        thread = me;
+        threads = of;
+        int rows = of / n, row = me / n;
+        pieces = of - rows * n;
+        first = me - row * n;
+        to = row * row_bytes + first * 16;
+        step = rows * row_bytes + pieces * 16;
+        wrap = row_bytes - n * 16;
+    }
+    __device__ __forceinline__ void next(uint32_t &at, int &piece) const
+    {
+        at += step;
+        if ((piece += pieces) < n) return;
+        piece -= n;
+        at += wrap;
+    }
+    /* 16 rows that follow each other in memory. */
+    __device__ __forceinline__ void copy(uint32_t base, const uint8_t *from) const
+    {
+        uint32_t at = base + to;
+        int piece = first, left = total - thread;
+        from += 16 * thread;
+        for (; left > 3 * threads; left -= 4 * threads, from += 64 * threads)
+#pragma unroll
+            for (int u = 0; u < 4; u++) {
+                copy16(at, from + 16 * u * threads);
+                next(at, piece);
+            }
+        for (; left > 0; left -= threads, from += 16 * threads) {
+            copy16(at, from);
+            next(at, piece);
+        }
+    }
+};
+
+__device__ __forceinline__ void bring(const cu_stream &a, const int2 *range, uint32_t sm)
+{
+    int slot = 0, parity = 1, thread = threadIdx.x - 32 * WARPS;
+    for (int i = 0; i < a.n_parts; i++) {
+        const cu_linear &p = a.part[i];
+        const cu_cut &cut = a.cut[i];
+        int t = range[i].x, end = range[i].y, e = 0, tile = t, row_bytes = (int)p.w.row_bytes;
+        if (t >= end) continue;
+        if (p.tiles) e = t / cut.tiles, tile = t - e * cut.tiles;
+        int of_scales = p.w.n_groups * (p.w.scale_type == CU_S_F32 ? 4 : 2), among = p.w.biases ? COPIERS / 2 : COPIERS, bias = thread >= among;
+        walk codes, scales;
+        codes.begin(row_bytes >> 4, cut.stride, thread, COPIERS);
+        if (of_scales % 16 == 0) scales.begin(of_scales >> 4, cut.scale_stride, thread & (among - 1), among);
+        else { /* their rows end where they end, and stand in one piece */
+            scales.begin(1, 16, thread & (among - 1), among);
+            scales.total = of_scales;
+        }
+        const uint8_t *codes0 = p.w.codes, *scales0 = bias ? p.w.biases : p.w.scales;
+        uint32_t to = sm + CU_STREAM_RING, to_scales = 16 * (cut.stride + bias * cut.scale_stride);
+        int64_t row0 = p.tiles ? ((const int4 *)p.tiles)[e].x * p.w.expert_rows : 0;
+        for (; t < end; t++, tile++) {
+            if (tile == cut.tiles) {
+                tile = 0;
+                row0 = ((const int4 *)p.tiles)[++e].x * p.w.expert_rows;
+            }
+            int64_t row = row0 + tile * 16;
+            uint32_t at = to + slot * a.slot_bytes;
+            barrier_wait(empty(sm, slot), parity);
+            codes.copy(at, codes0 + row * row_bytes);
+            scales.copy(at + to_scales, scales0 + row * of_scales);
+            barrier_arrive_copied(full(sm, slot));
+            if (++slot == a.slots) slot = 0, parity ^= 1;
+        }
+    }
+}
+
+/* ---- the warps that multiply ---- */
+
+struct worker {
+    uint32_t sm;
+    meetings all;
+    bool waited;            /* for the kernel's input */
+    int stage;              /* stages of the block before the tiles at hand, in order */
+    int next, slot, parity; /* this warp's next one, and where it is */
+};
+
+/* Planes, dx and X of n rows to columns from `first` on; row_of(k) is the row in memory of column first + k. */
+template <class F, bool ONE, class R> __device__ __forceinline__ void load_columns(const cu_stream &a, const cu_planes &p, uint32_t sm, int first, int n, R row_of)
+{
+    int G = p.n_groups, pieces = p.stride / 16, n_x = n * pieces, n_d = n * 2 * G;
+    uint32_t x = sm + a.x_at, dx = x + a.columns * a.x_bytes + first * 8 * G, inv_x = 0, inv_d = 0;
+    if (!ONE) inv_x = 0xffffffffu / pieces + 1, inv_d = 0xffffffffu / (2 * G) + 1; /* quotients of small numbers by a product */
+    enum { AT_ONCE = 2, STEP = 32 * WARPS };
+#pragma unroll 1
+    for (int i0 = threadIdx.x; i0 < n_x || i0 < n_d; i0 += AT_ONCE * STEP) {
+        uint4 v[AT_ONCE];
+        float d[AT_ONCE];
+#pragma unroll
+        for (int u = 0; u < AT_ONCE; u++) {
+            int i = i0 + u * STEP, k = ONE || n == 1 ? 0 : __umulhi(i, inv_x), kd = ONE || n == 1 ? 0 : __umulhi(i, inv_d), g = i - kd * 2 * G;
+            if (i < n_x) v[u] = ((const uint4 *)(p.planes + (size_t)row_of(k) * p.stride))[i - k * pieces];
+            if (i < n_d) d[u] = (g < G ? p.dx : p.xs - G)[(size_t)row_of(kd) * G + g];
+        }
+#pragma unroll
+        for (int u = 0; u < AT_ONCE; u++) {
+            int i = i0 + u * STEP, k = ONE || n == 1 ? 0 : __umulhi(i, inv_x);
+            uint32_t words[4] = {v[u].x, v[u].y, v[u].z, v[u].w};
+            if (i < n_x) F::place(x + (first + k) * a.x_bytes, i - k * pieces, words, G);
+            if (i < n_d) sts_float(dx + 4 * i, d[u]);
+        }
+    }
+}
+
+/* Rows of a tile: where they stand among the columns, and in the step or the sorted list. */
+struct rows_view {
+    int col, n, row0;
+    unsigned flags; /* rows that have a remainder: their columns come behind, in order */
+};
+
+/* One warp: sums of the segments in order, the outputs. `old`: what stood at this lane's first output. */
+__device__ __forceinline__ void finish(const cu_linear &p, const rows_view &rows, uint32_t sums, int n_cols, int n, float old, float *first)
+{
+    int lane = threadIdx.x % 32;
+#pragma unroll 1
+    for (int i = lane; i < rows.n * 16; i += 32) {
+        int t = i / 16;
+        uint32_t at = sums + i * 4;
+        float y = lds_float(at);
+#pragma unroll
+        for (int s = 1; s < CU_SEGMENTS; s++) y = y + lds_float(at + s * n_cols * 64);
+        if (n >= p.w.n_out) continue;
+        float *out = i == lane ? first : p.y + (size_t)(p.y_row ? p.y_row[rows.row0 + t] : rows.row0 + t) * p.y_stride + n;
+        if (p.add) y = (i == lane ? old : *out) + y;
+        if (rows.flags >> t & 1) {
+            at = sums + ((rows.n + __popc(rows.flags & ((1u << t) - 1))) * 16 + lane % 16) * 4;
+            float z = lds_float(at);
+#pragma unroll 1
+            for (int s = 1; s < CU_SEGMENTS; s++) z = z + lds_float(at + s * n_cols * 64);
+            y = y + z;
+        }
+        *out = y;
+    }
+}
+
+/* Tiles from t0 on, as far as the block's stage `end`, with these rows. */
+template <class F, int COLS, int SEGS> __device__ __forceinline__ void run(const cu_stream &a, int part, worker &me, int t0, int end, const rows_view &rows, int n_cols)
+{
+    const cu_linear &p = a.part[part];
+    const cu_cut &cut = a.cut[part];
+    typedef chains<F, COLS, SEGS> lane_chains;
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, G = p.w.n_groups, per = COLS == 1 ? SEGS : a.per, l0 = (warp & (a.subs - 1)) * per, step = WARPS / a.subs;
+    bool last = l0 + per == CU_SEGMENTS;
+    columns_view k = {me.sm + a.x_at + rows.col * a.x_bytes, me.sm + a.x_at + a.columns * a.x_bytes + rows.col * 8 * G, n_cols, a.x_bytes};
+    lane_chains all;
+    if (COLS == 1) all.begin(k, cut, G, l0);
+    int n = (t0 + me.next - me.stage) * 16 + lane % 16, r = rows.row0 + lane / 16;
+    float *out = p.y + n;
+    if (last && lane < 16 * rows.n) out += (size_t)(p.y_row ? p.y_row[r] : r) * p.y_stride;
+#pragma unroll 1
+    for (; me.next < end; me.next += step, n += 16 * step, out += 16 * step) {
+        uint32_t bars = me.sm + 8 * me.slot, stage = me.sm + CU_STREAM_RING + me.slot * a.slot_bytes, sums = me.sm + a.sums_at + me.slot * a.sum_bytes;
+        float old = 0;
+        if (last && p.add && lane < 16 * rows.n && n < p.w.n_out) old = *out;
+        barrier_wait(full(bars, 0), me.parity);
+#pragma unroll 1
+        for (int l = l0; l < l0 + per; l += SEGS) {
+            float acc[lane_chains::NB][2];
+            if (COLS != 1) all.begin(k, cut, G, l);
+            all.go(stage, G, acc);
+            all.store(sums, n_cols, l, acc);
+        }
+        __syncwarp();
+        if (lane == 0) barrier_arrive(summed(bars, 0), per);
+        if (last) {
+            barrier_wait(summed(bars, 0), me.parity);
+            finish(p, rows, sums, n_cols, n, old, out);
+            __syncwarp();
+        }
+        if (lane == 0) barrier_arrive(empty(bars, 0), 1);
+        if ((me.slot += step) >= a.slots) me.slot -= a.slots, me.parity ^= 1;
+    }
+}
+
+/* Tiles t0 .. t1 with these rows. */
+template <class F> __device__ __forceinline__ void tiles(const cu_stream &a, int part, worker &me, int t0, int t1, const rows_view &rows)
+{
+    int n_cols = rows.n + __popc(rows.flags), end = me.stage + t1 - t0;
+    if (n_cols == 1) {
+        if (a.per == 4) run<F, 1, 4>(a, part, me, t0, end, rows, n_cols);
+        else if (a.per == 2) run<F, 1, 2>(a, part, me, t0, end, rows, n_cols);
+        else run<F, 1, 1>(a, part, me, t0, end, rows, n_cols);
+    } else if (n_cols == 2) {
+        if (a.per == 1) run<F, 2, 1>(a, part, me, t0, end, rows, n_cols);
+        else run<F, 2, 2>(a, part, me, t0, end, rows, n_cols);
+    } else if (n_cols <= 4) run<F, 4, 1>(a, part, me, t0, end, rows, n_cols);
+    else run<F, 8, 1>(a, part, me, t0, end, rows, n_cols);
+    me.stage = end;
+}
+
+/* What stands in the columns: planes of a plain part, and which of its rows have a remainder. */
+struct loaded {
+    const int8_t *planes;
+    unsigned flags;
+};
+
+__device__ __forceinline__ void wait_for_input(worker &me)
+{
+    if (!me.waited) pdl_wait();
+    me.waited = true;
+}
+
+/* The rows of the step. */
+template <class F> __device__ __forceinline__ void load_rows(const cu_stream &a, const cu_linear &p, worker &me, loaded &have)
+{
+    unsigned f[CU_STREAM_ROWS], flags = 0;
+    if (me.waited) me.all.meet(); /* what stands there is no longer needed */
+    wait_for_input(me);
+    if (p.x.flag) {
+#pragma unroll
+        for (int r = 0; r < CU_STREAM_ROWS; r++) f[r] = r < p.n_rows ? p.x.flag[r] : 0;
+    }
+    if (p.n_rows == 1) load_columns<F, true>(a, p.x, me.sm, 0, 1, [](int) { return 0; });
+    else load_columns<F, false>(a, p.x, me.sm, 0, p.n_rows, [](int k) { return k; });
+    if (p.x.flag) {
+#pragma unroll
+        for (int r = 0; r < CU_STREAM_ROWS; r++) flags |= (f[r] != 0) << r;
+    }
+    have = {p.x.planes, flags};
+    if (flags) load_columns<F, false>(a, p.x, me.sm, p.n_rows, __popc(flags), [&](int k) {
+        unsigned m = flags;
+        for (; k; k--) m &= m - 1;
+        return p.x.n_rows + __ffs(m) - 1;
+    });
+    me.all.meet();
+}
+
+/* One part. Of experts as many entries of the list at a time as there are columns for; the rows of a step are one entry. */
+template <class F> __device__ __forceinline__ void work(const cu_stream &a, int part, worker &me, int2 range, loaded &have)
+{
+    const cu_linear &p = a.part[part];
+    const int4 *list = (const int4 *)p.tiles;
+    if (!list) {
+        if (have.planes != p.x.planes) load_rows<F>(a, p, me, have);
+        tiles<F>(a, part, me, range.x, range.y, {0, p.n_rows, 0, have.flags});
+        return;
+    }
+    int T = a.cut[part].tiles, e_last = (range.y - 1) / T;
+    have.planes = NULL;
+    for (int e = range.x / T; e <= e_last;) {
+        int4 ahead = list[min(e + (int)threadIdx.x % 32, e_last)];
+        int e1 = e, n = 0, first = __shfl_sync(FULL, ahead.y, 0);
+        for (int m; e1 <= e_last && e1 < e + 32 && n + (m = __shfl_sync(FULL, ahead.z, e1 - e)) <= a.columns; e1++) n += m;
+        if (me.waited) me.all.meet();
+        wait_for_input(me);
+        load_columns<F, false>(a, p.x, me.sm, 0, n, [&](int k) { return p.x_row[first + k]; });
+        me.all.meet();
+        for (int col = 0, i = 0; e < e1; e++, i++) {
+            rows_view rows = {col, __shfl_sync(FULL, ahead.z, i), __shfl_sync(FULL, ahead.y, i), 0};
+            tiles<F>(a, part, me, max(range.x - e * T, 0), min(range.y - e * T, T), rows);
+            col += rows.n;
+        }
+    }
+}
+
+/* Brings what the first part's code will ask for near, while there is nothing else to do. */
+__device__ __forceinline__ void touch_params(const cu_stream &a, const int2 *range)
+{
+    int i = 0;
+    while (i + 1 < a.n_parts && range[i].x >= range[i].y) i++;
+    const cu_linear &p = a.part[i];
+    touch((uintptr_t)p.x.planes + (uintptr_t)p.x.dx + (uintptr_t)p.x.xs + (uintptr_t)p.x.flag + p.x.stride + p.w.n_groups + (uintptr_t)p.y + (uintptr_t)p.x_row +
+          (uintptr_t)p.y_row + p.y_stride + p.n_rows + p.w.n_out + a.cut[i].stride + a.x_at + a.slots);
+}
+
+__device__ __forceinline__ void multiply_all(const cu_stream &a, const int2 *range, uint32_t sm)
+{
+    int stream = threadIdx.x / 32 / a.subs;
+    worker me = {sm, {meeting(sm), 0}, false, 0, stream, stream, 0};
+    loaded have = {NULL, 0};
+#pragma unroll 1
+    for (int i = 0; i < a.n_parts; i++) {
+        int2 mine = range[i];
+        if (mine.x >= mine.y) continue;
+        switch (a.cut[i].format) {
+        case CU_STREAM_4G64: work<format<CU_FMT_AFFINE, 4, 64, CU_S_BF16>>(a, i, me, mine, have); break;
+        case CU_STREAM_4G64_F16: work<format<CU_FMT_AFFINE, 4, 64, CU_S_F16>>(a, i, me, mine, have); break;
+        case CU_STREAM_4G32: work<format<CU_FMT_AFFINE, 4, 32, CU_S_BF16>>(a, i, me, mine, have); break;
+        case CU_STREAM_2G128: work<format<CU_FMT_AFFINE, 2, 128, CU_S_BF16>>(a, i, me, mine, have); break;
+        case CU_STREAM_2G128_F16: work<format<CU_FMT_AFFINE, 2, 128, CU_S_F16>>(a, i, me, mine, have); break;
+        case CU_STREAM_8G64: work<format<CU_FMT_AFFINE, 8, 64, CU_S_BF16>>(a, i, me, mine, have); break;
+        default: work<format<CU_FMT_PLANES, 8, 64, CU_S_F32>>(a, i, me, mine, have);
+        }
+    }
+    wait_for_input(me); /* a launch is over when all of its blocks are: not before the one in front */
+}
+#endif
+
+/* The next launch may begin when all blocks are past pdl_trigger(). A launch that must wait for its list of experts is past that when the
+ * list is made, so that launches behind it find it made even before their own input is. */
+extern "C" __global__ void __launch_bounds__(THREADS, 2) k_stream(const __grid_constant__ cu_stream a)
+{
+#if __CUDA_ARCH__ >= 900
+    extern __shared__ __align__(1024) uint8_t shared[];
+    __shared__ int2 range[CU_MAX_PARTS];
+    uint32_t sm = address(shared);
+    if (a.wait_first) pdl_wait();
+    pdl_trigger();
+    if (threadIdx.x < 32) share_tiles(a, range);
+    else if (threadIdx.x == 32) {
+        for (int i = 0; i < a.slots; i++) {
+            barrier_init(full(sm, i), COPIERS);
+            barrier_init(empty(sm, i), a.subs);
+            barrier_init(summed(sm, i), CU_SEGMENTS);
+        }
+        barrier_init(meeting(sm), WARPS);
+    }
+    __syncthreads();
+    if (threadIdx.x >= 32 * WARPS) bring(a, range, sm);
+    else {
+        touch_params(a, range);
+        multiply_all(a, range, sm);
+    }
+#endif
+}
