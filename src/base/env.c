@@ -19,6 +19,11 @@ uint64_t cb_env_fault(const char *kind)
     return 0;
 }
 
+bool cb_env_cuda_stream(void)
+{
+    const char *v = cb_env("CB_CUDA_STREAM");
+    return !v || strcmp(v, "off") != 0;
+}
 const char *cb_env_cpu(void) { return cb_env("CB_CPU"); }
 bool cb_env_cuda_rows16(void)
 {

@@ -18,4 +18,6 @@ bool cb_env_cuda_rows16(void);
 bool cb_env_cuda_heads(void);
 /* CB_CUDA_RING=n: most halves of blocks of keys that are on their way to attention of single rows; 0 when unset. */
 int cb_env_cuda_ring(void);
+/* CB_CUDA_STREAM=off: products of few rows by gemv.cu where stream.cu could do them. */
+bool cb_env_cuda_stream(void);
 #endif

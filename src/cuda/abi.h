@@ -76,7 +76,7 @@ typedef struct cu_linears {
 /* Products of few rows (stream.cu). A thread block has a ring of `slots` stages; a stage is a tile of 16 outputs. A warp takes `per` segments
  * of it, subs = 8 / per warps share it. Shared memory: barriers, the ring, columns
  * of activations (planes, then dx and X of each), and partial sums of each stage. */
-enum { CU_STREAM_WARPS = 8, CU_STREAM_COPIERS = 4, CU_STREAM_SLOTS = 24, CU_STREAM_RING = 640, CU_STREAM_ROWS = 4 };
+enum { CU_STREAM_WARPS = 8, CU_STREAM_COPIERS = 4, CU_STREAM_SLOTS = 24, CU_STREAM_RING = 640, CU_STREAM_ROWS = 4, CU_STREAM_SHARED = 216 << 10 };
 enum { CU_STREAM_4G64, CU_STREAM_4G64_F16, CU_STREAM_4G32, CU_STREAM_2G128, CU_STREAM_2G128_F16, CU_STREAM_8G64, CU_STREAM_PLANES };
 typedef struct cu_cut {
     int32_t format;          /* CU_STREAM_... */

@@ -29,7 +29,7 @@ static const struct kernel_entry {
     [CU_K_KV_PUT_MANY] = {cb_fatbin_attention_many, "k_kv_put_many", 0},
     [CU_K_ROUTE_MANY] = {cb_fatbin_rows_many, "k_route_many", 0},
     [CU_K_SOFTCAP] = {cb_fatbin_rows, "k_softcap", 0},
-    [CU_K_STREAM] = {cb_fatbin_stream, "k_stream", CU_ROW_SHARED},
+    [CU_K_STREAM] = {cb_fatbin_stream, "k_stream", CU_STREAM_SHARED},
     [CU_K_GEMV4] = {cb_fatbin_gemv, "k_gemv4", 0},
     [CU_K_GEMV8] = {cb_fatbin_gemv, "k_gemv8", 0},
     [CU_K_ATTN] = {cb_fatbin_attention, "k_attn", 16 * 512 * 4},
@@ -88,9 +88,14 @@ static int load_kernel(cb_dev *d, const unsigned char *image, const char *name, 
     if (rc < 0) return rc;
     CUresult r = d->cu.cuModuleGetFunction_(out, m, name);
     if (r == CUDA_SUCCESS && shared) r = d->cu.cuFuncSetAttribute_(*out, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared);
-    /* The same division of the L1 cache for all: a multiprocessor must be idle to change it, and launches could not overlap. */
-    if (r == CUDA_SUCCESS && d->pdl) r = d->cu.cuFuncSetAttribute_(*out, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, CU_SHAREDMEM_CARVEOUT_MAX_SHARED);
     return r == CUDA_SUCCESS ? 0 : cu_fail(&d->cu, r, name, err);
+}
+
+/* Kernels of steps of single rows get the same division of the L1 cache as k_stream: a multiprocessor must be idle to change it, and
+ * launches could not overlap. (k_rows_many: as many rows at a time as fit.) */
+static bool is_of_single_rows(cu_kernel k)
+{
+    return k < CU_K_ROWS_MANY || k == CU_K_SOFTCAP || k == CU_K_STREAM || (k >= CU_K_ATTN_STEP64 && k <= CU_K_DELTA_STEP) || (k >= CU_K_BEST && k <= CU_K_TOP_TAKE);
 }
 
 static int load_kernels(cb_dev *d, cb_err *err)
@@ -100,8 +105,9 @@ static int load_kernels(cb_dev *d, cb_err *err)
         int most = d->max_shared - 8192; /* beside what a kernel declares itself */
         rc = load_kernel(d, kernels[k].image, kernels[k].name, kernels[k].shared < most ? kernels[k].shared : most, &d->kernel[k], err);
     }
-    if (rc == 0) /* as many rows at a time as fit */
-        d->cu.cuFuncSetAttribute_(d->kernel[CU_K_ROWS_MANY], CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, CU_SHAREDMEM_CARVEOUT_MAX_SHARED);
+    for (int k = 0; k < CU_N_KERNELS && rc == 0; k++)
+        if (k == CU_K_ROWS_MANY || (d->stream_on && is_of_single_rows((cu_kernel)k)))
+            d->cu.cuFuncSetAttribute_(d->kernel[k], CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, CU_SHAREDMEM_CARVEOUT_MAX_SHARED);
     for (int i = 0; i < CU_GEMMS && rc == 0; i++) {
         const cu_gemm *g = &cu_gemms[i];
         if ((g->cc == 90 ? d->cc != 90 : d->cc < g->cc) || g->shared > d->max_shared) continue;
@@ -143,6 +149,7 @@ static int open_device(cb_dev *d, int index, cb_err *err)
     d->heads = cb_env_cuda_heads();
     d->ring = cb_env_cuda_ring() >= 2 && cb_env_cuda_ring() < CU_STEP_SLOTS ? cb_env_cuda_ring() : CU_STEP_SLOTS;
     d->rows16 = cb_env_cuda_rows16();
+    d->stream_on = major == 9 && cb_env_cuda_stream(); /* its machine code */
     d->cu.cuDeviceGetName_(name, sizeof name, d->device);
     snprintf(d->label, sizeof d->label, "cuda:%d %s", index, name);
     return load_kernels(d, err);

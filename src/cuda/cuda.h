@@ -68,6 +68,7 @@ struct cb_dev {
     bool heads;              /* heads become planes where they are made (heads.cuh) */
     int ring;                /* most halves in the ring of k_attn_step */
     bool pdl;                /* programmatic dependent launch: sm_90 and later */
+    bool stream_on;          /* products of few rows by stream.cu */
     cb_pool *pool;           /* copies weights out of the page cache */
 
     const cb_plan *plan;

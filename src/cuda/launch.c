@@ -193,12 +193,12 @@ static int gemm(cb_dev *d, cu_linear *a, const int32_t **listed, cb_err *err)
     return rc < 0 ? rc : 1;
 }
 
-/* Few rows on a GPU that has the copy engine's bulk copies and stream.cu in machine code: 1, or 0 when it is not for k_stream. */
+/* Products of few rows: 1, or 0 when they are not for k_stream. */
 static int stream(cb_dev *d, const cu_linears *all, bool experts, int n_rows, cb_err *err)
 {
     cu_stream a = {.n_parts = all->n_parts, .wait_first = experts && !d->list_made};
     unsigned blocks, shared;
-    if (d->cc < 90 || d->cc >= 100) return 0;
+    if (!d->stream_on) return 0;
     memcpy(a.part, all->part, sizeof a.part);
     int entries = experts ? cu_max_tiles(n_rows, a.part[0].n_experts) : 0;
     if (!cu_stream_cut(&a, d->n_sm, d->max_shared, experts ? cu_expert_tile(n_rows) : 0, entries, &blocks, &shared)) return 0;

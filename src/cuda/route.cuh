@@ -136,7 +136,7 @@ template <int PER> __device__ __forceinline__ void route_in_registers(const cu_r
         if (!r.slots) continue;
         r.slots[i] = i;
         r.rows[i] = 0;
-        ((int4 *)r.tiles)[i] = make_int4(id[h], i, 1, 0);
+        ((int4 *)r.tiles)[i] = make_int4(id[h], i, 1, k);
     }
     if (r.slots && lane == 0) ((int4 *)r.tiles)[k] = make_int4(-1, 0, 0, 0);
 }

@@ -1,8 +1,6 @@
 /* stream.c: which products stream.cu runs, and how they are cut. */
 #include "cuda/stream.h"
 
-/* Two launches side by side on a multiprocessor: the next one's weights come while this one multiplies. Beyond that, one. */
-enum { BESIDE = 110 << 10, MORE = 200 << 10 };
 _Static_assert((int)CU_STREAM_RING >= 8 * (3 * (int)CU_STREAM_SLOTS + 1), "room for barriers");
 
 static int scale_bytes(const cu_weight *w) { return w->scale_type == CU_S_F32 ? 4 : 2; }
@@ -34,7 +32,7 @@ static int stage_bytes(cu_stream *a)
         int64_t of_scales = (int64_t)w->n_groups * scale_bytes(w), stride = stride_of(a->cut[i].format, w->row_bytes);
         if (of_scales % 16 == 0) of_scales |= 16; /* rows of scales, too */
         int64_t n = 16 * (stride + (w->biases ? 2 : 1) * of_scales);
-        if (n > MORE) return 0;
+        if (n > CU_STREAM_SHARED) return 0;
         a->cut[i].stride = (int32_t)stride;
         a->cut[i].scale_stride = (int32_t)of_scales;
         most = n > most ? (int)n : most;
@@ -111,9 +109,8 @@ bool cu_stream_cut(cu_stream *a, int n_sm, int max_shared, int tile_rows, int mo
     count_columns(a, tile_rows, &groups);
     int64_t n_blocks = tiles < n_sm ? tiles : n_sm;
     int per_block = (int)((tiles + n_blocks - 1) / n_blocks);
-    int bytes = lay_out(a, groups, per_block, BESIDE < max_shared - 1024 ? BESIDE : max_shared - 1024);
-    if (!bytes || a->slots < (per_block < 3 ? per_block : 3)) bytes = lay_out(a, groups, per_block, MORE < max_shared - 1024 ? MORE : max_shared - 1024);
-    if (!bytes || a->slots < (per_block < 2 ? per_block : 2)) return false;
+    int bytes = lay_out(a, groups, per_block, CU_STREAM_SHARED < max_shared - 8192 ? CU_STREAM_SHARED : max_shared - 8192);
+    if (!bytes || (a->slots == 1 && per_block > 1)) return false;
     *blocks = (unsigned)n_blocks;
     *shared = (unsigned)bytes;
     return true;

@@ -57,27 +57,31 @@ template <class F> struct sums {
     }
 };
 
-/* Products of one group with NB blocks of four columns. x: this lane's plane in the first; codes: this lane's word of row r. */
-template <class F, int NB> __device__ __forceinline__ void multiply(uint32_t codes, uint32_t codes8, const uint32_t (&x)[NB], sums<F> (&out)[NB])
-{
-    uint32_t w[2][F::N_PLANES][F::WORDS];
+/* What one lane has of a group: its words of rows r and r + 8, and of its plane of NB columns. */
+template <class F, int NB> struct operands {
+    static constexpr int PART = F::LANE / 4; /* words */
+    uint32_t w[2][F::N_PLANES][F::WORDS], x[NB][F::STEPS / PART][PART];
+
+    __device__ __forceinline__ void load(uint32_t codes, uint32_t codes8, const uint32_t (&at)[NB], uint32_t offset)
+    {
 #pragma unroll
-    for (int q = 0; q < F::N_PLANES; q++) {
-        lds<F::WORDS>(w[0][q], codes + 64 * q);
-        lds<F::WORDS>(w[1][q], codes8 + 64 * q);
+        for (int q = 0; q < F::N_PLANES; q++) {
+            lds<F::WORDS>(w[0][q], codes + 64 * q);
+            lds<F::WORDS>(w[1][q], codes8 + 64 * q);
+        }
+#pragma unroll
+        for (int b = 0; b < NB; b++)
+#pragma unroll
+            for (int k = 0; k < F::STEPS / PART; k++) lds<PART>(x[b][k], at[b] + offset + k * 8 * F::LANE);
     }
-#pragma unroll
-    for (int b = 0; b < NB; b++) {
-        constexpr int PART = F::LANE / 4; /* words */
-        uint32_t xw[F::STEPS / PART][PART];
-#pragma unroll
-        for (int k = 0; k < F::STEPS / PART; k++) lds<PART>(xw[k], x[b] + k * 8 * F::LANE);
-        int d[F::N_PLANES][4] = {};
+    __device__ __forceinline__ void multiply(sums<F> (&out)[NB]) const
+    {
+        constexpr int BITS = F::PLANES ? 8 : 8 / F::PACK;
+        constexpr uint32_t mask = BITS == 8 ? ~0u : ((1u << BITS % 8) - 1) * 0x01010101u;
+        int d[NB][F::N_PLANES][4] = {};
 #pragma unroll
         for (int i = 0; i < F::STEPS; i += 2) {
             const int w0 = i % F::WORDS, j0 = i / F::WORDS, w1 = (i + 1) % F::WORDS, j1 = (i + 1) / F::WORDS;
-            constexpr int BITS = F::PLANES ? 8 : 8 / F::PACK;
-            constexpr uint32_t mask = BITS == 8 ? ~0u : ((1u << BITS % 8) - 1) * 0x01010101u;
 #pragma unroll
             for (int q = 0; q < F::N_PLANES; q++) {
                 uint32_t a[4];
@@ -86,20 +90,26 @@ template <class F, int NB> __device__ __forceinline__ void multiply(uint32_t cod
                     a[h] = w[h][q][w0] >> BITS % 8 * j0 & mask;
                     a[2 + h] = w[h][q][w1] >> BITS % 8 * j1 & mask;
                 }
-                if (F::PLANES) mma_s8s8(d[q], a[0], a[1], a[2], a[3], xw[i / PART][i % PART], xw[(i + 1) / PART][(i + 1) % PART]);
-                else mma_u8s8(d[q], a[0], a[1], a[2], a[3], xw[i / PART][i % PART], xw[(i + 1) / PART][(i + 1) % PART]);
+#pragma unroll
+                for (int b = 0; b < NB; b++) {
+                    uint32_t x0 = x[b][i / PART][i % PART], x1 = x[b][(i + 1) / PART][(i + 1) % PART];
+                    if (F::PLANES) mma_s8s8(d[b][q], a[0], a[1], a[2], a[3], x0, x1);
+                    else mma_u8s8(d[b][q], a[0], a[1], a[2], a[3], x0, x1);
+                }
             }
         }
 #pragma unroll
-        for (int h = 0; h < 2; h++) {
-            if constexpr (F::PLANES) {
-                out[b].v[h][0] = d[0][2 * h];
-                out[b].v[h][1] = d[0][2 * h + 1] + d[1][2 * h];
-                out[b].v[h][2] = d[1][2 * h + 1];
-            } else out[b].v[h][0] = 256 * d[0][2 * h] + d[0][2 * h + 1];
-        }
+        for (int b = 0; b < NB; b++)
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                if constexpr (F::PLANES) {
+                    out[b].v[h][0] = d[b][0][2 * h];
+                    out[b].v[h][1] = d[b][0][2 * h + 1] + d[b][1][2 * h];
+                    out[b].v[h][2] = d[b][1][2 * h + 1];
+                } else out[b].v[h][0] = 256 * d[b][0][2 * h] + d[b][0][2 * h + 1];
+            }
     }
-}
+};
 
 /* What a lane does of segments l0 .. l0+SEGS of up to COLS columns; places in a stage are counted from its beginning. */
 template <class F, int COLS, int SEGS> struct chains {
@@ -134,16 +144,31 @@ template <class F, int COLS, int SEGS> struct chains {
     {
 #pragma unroll
         for (int b = 0; b < NB; b++) acc[b][0] = acc[b][1] = 0;
+        operands<F, NB> at_hand, ahead; /* loads are a segment ahead of products, also from one group to the next */
+        at_hand.load(stage + codes[0], stage + codes[0] + to8, x[0], 0);
 #pragma unroll 1
         for (int i = 0; i < n; i++) {
             sums<F> d[NB];
+            float w[2], v[2], f[NB], X[NB];
 #pragma unroll
             for (int q = 0; q < SEGS; q++) {
                 sums<F> e[NB];
-                uint32_t at[NB], w = stage + codes[q] + i * F::BYTES;
+                constexpr int AHEAD = 1;
+                int next = i + (q + AHEAD) / SEGS;
+                uint32_t from = stage + codes[(q + AHEAD) % SEGS] + next * F::BYTES;
+                ahead.load(from, from + to8, x[(q + AHEAD) % SEGS], next * F::X_BYTES); /* behind the last group: something, not used */
+                if (q == SEGS - 1) {
 #pragma unroll
-                for (int b = 0; b < NB; b++) at[b] = x[q][b] + i * F::X_BYTES;
-                multiply<F, NB>(w, w + to8, at, e);
+                    for (int h = 0; h < 2; h++) {
+                        uint32_t at = stage + scales + i * F::SB + h * scales8;
+                        w[h] = F::scale(at);
+                        if (F::AFFINE) v[h] = F::scale(at + biases);
+                    }
+#pragma unroll
+                    for (int b = 0; b < NB; b++) f[b] = lds_float(dx[b] + 4 * i), X[b] = F::AFFINE ? lds_float(dx[b] + 4 * (G + i)) : 0;
+                }
+                at_hand.multiply(e);
+                at_hand = ahead;
 #pragma unroll
                 for (int b = 0; b < NB; b++)
 #pragma unroll
@@ -152,23 +177,14 @@ template <class F, int COLS, int SEGS> struct chains {
                         for (int p = 0; p < sums<F>::N; p++) d[b].v[h][p] = q == 0 || own == q ? e[b].v[h][p] : d[b].v[h][p];
             }
             if (i >= n_mine) continue;
-            float w[2], v[2];
 #pragma unroll
-            for (int h = 0; h < 2; h++) {
-                uint32_t at = stage + scales + i * F::SB + h * scales8;
-                w[h] = F::scale(at);
-                if (F::AFFINE) v[h] = F::scale(at + biases);
-            }
-#pragma unroll
-            for (int b = 0; b < NB; b++) {
-                float f = lds_float(dx[b] + 4 * i), X = F::AFFINE ? lds_float(dx[b] + 4 * (G + i)) : 0;
+            for (int b = 0; b < NB; b++)
 #pragma unroll
                 for (int h = 0; h < 2; h++) {
-                    float p = f * d[b].value(h);
-                    if (F::AFFINE) acc[b][h] = cb_fma(v[h], X, acc[b][h]);
+                    float p = f[b] * d[b].value(h);
+                    if (F::AFFINE) acc[b][h] = cb_fma(v[h], X[b], acc[b][h]);
                     acc[b][h] = cb_fma(w[h], p, acc[b][h]);
                 }
-            }
         }
     }
 
@@ -264,6 +280,13 @@ struct walk {
         uint32_t at = base + to;
         int piece = first, left = total - thread;
         from += 16 * thread;
+        if (pieces == 0) { /* always the same piece of a row */
+            for (; left > 3 * threads; left -= 4 * threads, from += 64 * threads, at += 4 * step)
+#pragma unroll
+                for (int u = 0; u < 4; u++) copy16(at + u * step, from + 16 * u * threads);
+            for (; left > 0; left -= threads, from += 16 * threads, at += step) copy16(at, from);
+            return;
+        }
         for (; left > 3 * threads; left -= 4 * threads, from += 64 * threads)
 #pragma unroll
             for (int u = 0; u < 4; u++) {
