@@ -12,12 +12,6 @@ uint64_t cb_env_fault(const char *kind);
 const char *cb_env_cpu(void);
 /* CB_CPU_COPIES=on|off: whether the CPU keeps float weights encoded; NULL when unset (it decides by size). */
 const char *cb_env_cpu_copies(void);
-/* CB_CUDA_ROWS=16: for steps of few rows a GPU thread keeps 16 elements of a row with a Hadamard, not 8 (cuda/few.cuh). */
-bool cb_env_cuda_rows16(void);
-/* CB_CUDA_HEADS=off: single rows of attention and delta rule become planes in a launch of their own. */
-bool cb_env_cuda_heads(void);
-/* CB_CUDA_RING=n: most halves of blocks of keys that are on their way to attention of single rows; 0 when unset. */
-int cb_env_cuda_ring(void);
-/* CB_CUDA_STREAM=off: products of few rows by gemv.cu where stream.cu could do them. */
-bool cb_env_cuda_stream(void);
+/* CB_CUDA_STREAM=on or off: products of few rows by stream.cu where it can, or by gemv.cu; NULL: as suits the model (cuda/cuda.c). */
+const char *cb_env_cuda_stream(void);
 #endif

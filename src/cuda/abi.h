@@ -226,10 +226,6 @@ enum { CU_FROM_REG, CU_FROM_MEM, CU_FROM_KEPT, CU_AGAIN = 4 };
     X(norm_had_quant8, 8,   4096, M_(RMSNORM), R_(HADAMARD), R_(QUANT))                                                                     \
     X(norm_quant_had_quant8, 8,   4096, M_(RMSNORM), R_(QUANT), R_(HADAMARD), R_(QUANT))                                                    \
     X(glu_had_quant8, 8,   4096, M_(GLU), R_(HADAMARD), R_(QUANT))                                                                          \
-    X(had_quant16, 16, 4096, M_(HADAMARD), R_(QUANT))                                                                                       \
-    X(norm_had_quant16, 16, 4096, M_(RMSNORM), R_(HADAMARD), R_(QUANT))                                                                     \
-    X(norm_quant_had_quant16, 16, 4096, M_(RMSNORM), R_(QUANT), R_(HADAMARD), R_(QUANT))                                                    \
-    X(glu_had_quant16, 16, 4096, M_(GLU), R_(HADAMARD), R_(QUANT))                                                                          \
     X(norm_add_norm_quant8, 8, 3072, M_(RMSNORM), R_(ADD), R_(RMSNORM), R_(QUANT))                                                          \
     X(gemma_moe_in8, 8, 3072, M_(RMSNORM), R_(ADD), R_(RMSNORM), R_(QUANT), K_(RMSNORM), R_(SCALE), R_(QUANT), K_(RMSNORM), R_(QUANT))      \
     X(gemma_moe_out8, 8, 3072, M_(RMSNORM), M_(MOE_SUM), R_(RMSNORM), P_(ADD), R_(RMSNORM), R_(ADD), R_(SCALE), R_(RMSNORM), R_(QUANT))

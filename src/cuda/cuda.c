@@ -20,7 +20,6 @@ static const struct kernel_entry {
 } kernels[CU_N_KERNELS] = {
     [CU_K_ROWS] = {cb_fatbin_rows, "k_rows", CU_ROW_SHARED},
     [CU_K_ROWS_FEW8] = {cb_fatbin_rows_few, "k_rows_few8", CU_ROW_SHARED},
-    [CU_K_ROWS_FEW16] = {cb_fatbin_rows_few, "k_rows_few16", CU_ROW_SHARED},
 #define CHAIN(name, ...) [CU_K_##name] = {cb_fatbin_row_chains, "k_" #name, CU_ROW_SHARED},
     CU_CHAINS(CHAIN)
 #undef CHAIN
@@ -91,13 +90,6 @@ static int load_kernel(cb_dev *d, const unsigned char *image, const char *name, 
     return r == CUDA_SUCCESS ? 0 : cu_fail(&d->cu, r, name, err);
 }
 
-/* Kernels of steps of single rows get the same division of the L1 cache as k_stream: a multiprocessor must be idle to change it, and
- * launches could not overlap. (k_rows_many: as many rows at a time as fit.) */
-static bool is_of_single_rows(cu_kernel k)
-{
-    return k < CU_K_ROWS_MANY || k == CU_K_SOFTCAP || k == CU_K_STREAM || (k >= CU_K_ATTN_STEP64 && k <= CU_K_DELTA_STEP) || (k >= CU_K_BEST && k <= CU_K_TOP_TAKE);
-}
-
 static int load_kernels(cb_dev *d, cb_err *err)
 {
     int rc = 0;
@@ -105,9 +97,6 @@ static int load_kernels(cb_dev *d, cb_err *err)
         int most = d->max_shared - 8192; /* beside what a kernel declares itself */
         rc = load_kernel(d, kernels[k].image, kernels[k].name, kernels[k].shared < most ? kernels[k].shared : most, &d->kernel[k], err);
     }
-    for (int k = 0; k < CU_N_KERNELS && rc == 0; k++)
-        if (k == CU_K_ROWS_MANY || (d->stream_on && is_of_single_rows((cu_kernel)k)))
-            d->cu.cuFuncSetAttribute_(d->kernel[k], CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, CU_SHAREDMEM_CARVEOUT_MAX_SHARED);
     for (int i = 0; i < CU_GEMMS && rc == 0; i++) {
         const cu_gemm *g = &cu_gemms[i];
         if ((g->cc == 90 ? d->cc != 90 : d->cc < g->cc) || g->shared > d->max_shared) continue;
@@ -146,10 +135,6 @@ static int open_device(cb_dev *d, int index, cb_err *err)
     if (major < 8) return cb_fail(err, CB_ENODEV, "cuda:%d: compute capability %d.%d; needed is 8.0 or later", index, major, minor);
     d->cc = 10 * major + minor;
     d->pdl = major >= 9;
-    d->heads = cb_env_cuda_heads();
-    d->ring = cb_env_cuda_ring() >= 2 && cb_env_cuda_ring() < CU_STEP_SLOTS ? cb_env_cuda_ring() : CU_STEP_SLOTS;
-    d->rows16 = cb_env_cuda_rows16();
-    d->stream_on = major == 9 && cb_env_cuda_stream(); /* its machine code */
     d->cu.cuDeviceGetName_(name, sizeof name, d->device);
     snprintf(d->label, sizeof d->label, "cuda:%d %s", index, name);
     return load_kernels(d, err);
@@ -323,6 +308,41 @@ static void cuda_need(const cb_plan *p, const cb_limits *lim, int n_threads, cb_
     out->state += out->recurrent + 256; /* the recurrent part begins at a multiple of 256 */
 }
 
+/* ---- how products of few rows are made ---- */
+
+enum { SMALL_MATRIX = 1 << 20 }; /* bytes: less than this on average */
+
+/* Kernels of steps of single rows get the same division of the L1 cache as k_stream: a multiprocessor must be idle to change it, and
+ * launches could not overlap. (k_rows_many: as many rows at a time as fit.) */
+static bool is_of_single_rows(cu_kernel k)
+{
+    return k < CU_K_ROWS_MANY || k == CU_K_SOFTCAP || k == CU_K_STREAM || (k >= CU_K_ATTN_STEP64 && k <= CU_K_DELTA_STEP) || (k >= CU_K_BEST && k <= CU_K_TOP_TAKE);
+}
+
+/* stream.cu hides the way of the weights, gemv.cu has less to set up: of small matrices it is sooner done (SmolLM2 on an H200: 1,033 tok/s for
+ * 846), but for a second product of every row when all of them have remainders. */
+static bool wants_stream(const cb_plan *p)
+{
+    uint64_t bytes = 0, n = 0;
+    for (int i = 0; i < p->n_ops; i++) {
+        const cb_op *o = &p->ops[i];
+        if (o->kind == CB_MOE_LINEAR || (o->kind == CB_QUANT && p->values[o->out].pair && o->f[0] == 0)) return true;
+        if (o->kind != CB_LINEAR || p->values[o->out].wanted) continue;
+        bytes += cb_op_bytes(p, o);
+        n++;
+    }
+    return n && bytes / n >= SMALL_MATRIX;
+}
+
+static void choose_products(cb_dev *d)
+{
+    const char *asked = cb_env_cuda_stream();
+    d->stream_on = d->cc / 10 == 9 && (asked ? strcmp(asked, "off") != 0 : wants_stream(d->plan)); /* its machine code is for 9.x */
+    for (int k = 0; k < CU_N_KERNELS; k++)
+        if (k == CU_K_ROWS_MANY || (d->stream_on && is_of_single_rows((cu_kernel)k)))
+            d->cu.cuFuncSetAttribute_(d->kernel[k], CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, CU_SHAREDMEM_CARVEOUT_MAX_SHARED);
+}
+
 static int cuda_prepare(cb_dev *d, const cb_limits *lim, cb_err *err)
 {
     const cb_plan *p = d->plan;
@@ -340,6 +360,7 @@ static int cuda_prepare(cb_dev *d, const cb_limits *lim, cb_err *err)
     d->out_bytes = out_bytes(p);
     CUresult r = d->cu.cuCtxSetCurrent_(d->context);
     int rc = r == CUDA_SUCCESS ? 0 : cu_fail(&d->cu, r, "the GPU", err);
+    if (rc == 0) choose_products(d);
     if (rc == 0) rc = cu_alloc(d, &d->state_mem, need.state, "the state of sequences", err);
     if (rc == 0) rc = cu_alloc(d, &d->scratch_mem, scratch, "activations and logits", err);
     if (rc == 0) rc = cu_alloc_pinned(d, (void **)&d->step_host, d->step_bytes, "the rows of a step", err);

@@ -11,7 +11,7 @@
 
 /* Kernels by name; the order is that of the table in cuda.c. */
 typedef enum cu_kernel {
-    CU_K_ROWS, CU_K_ROWS_FEW8, CU_K_ROWS_FEW16,
+    CU_K_ROWS, CU_K_ROWS_FEW8,
 #define CHAIN(name, ...) CU_K_##name,
     CU_CHAINS(CHAIN)
 #undef CHAIN
@@ -64,9 +64,6 @@ struct cb_dev {
     CUfunction kernel[CU_N_KERNELS], gemm[CU_GEMMS]; /* gemm: NULL where the device cannot run it */
     char label[128];
     int n_sm, cc, max_shared; /* multiprocessors, compute capability times 10, shared memory of a block */
-    bool rows16;             /* 16 elements a thread in chains with a Hadamard (few.h), not 8 */
-    bool heads;              /* heads become planes where they are made (heads.cuh) */
-    int ring;                /* most halves in the ring of k_attn_step */
     bool pdl;                /* programmatic dependent launch: sm_90 and later */
     bool stream_on;          /* products of few rows by stream.cu */
     cb_pool *pool;           /* copies weights out of the page cache */

@@ -96,7 +96,6 @@ static bool find_shape(maker *m)
 {
     const cb_plan *p = m->p;
     int width = 0;
-    bool hadamard = false;
     for (int i = 0; i < m->n; i++) {
         const cb_op *o = &p->ops[m->ops[i]];
         if (is_side(o->kind)) {
@@ -115,7 +114,6 @@ static bool find_shape(maker *m)
         m->made[m->n_chain++] = m->ops[i];
         if (!width && o->out >= 0) width = p->values[o->out].width;
         if (!knows(m, o, width)) return false;
-        hadamard |= o->kind == CB_HADAMARD;
     }
     if (!m->n_chain || !(m->a->n_parts = parts_of(m, width))) return false;
     m->a->width = m->padded = width / m->a->n_parts;
@@ -125,7 +123,7 @@ static bool find_shape(maker *m)
         int whole = v->group ? (int)cb_plan_plane_stride(width / m->a->n_parts, v->pack) / 2 : 0;
         if (whole > m->padded) m->padded = whole;
     }
-    m->per = hadamard && m->d->rows16 ? 16 : 8;
+    m->per = 8;
     m->threads = (m->padded / m->per + 31) / 32 * 32;
     m->used = (m->threads * m->per + 511) / 512 * 16;
     return m->threads * m->per <= CU_FEW_WIDTH;
@@ -364,7 +362,7 @@ static const struct fixed_chain *find_fixed(const maker *m)
     if (m->n_kept > 1 || m->a->side_mask || (m->a->has_route && !unit)) return NULL;
     for (size_t i = 0; i < sizeof fixed_chains / sizeof *fixed_chains; i++) {
         const struct fixed_chain *f = &fixed_chains[i];
-        if (f->n == m->n_chain && m->padded <= f->most && (f->per == 16) == (m->per == 16) && memcmp(f->links, link, sizeof(int) * (size_t)f->n) == 0)
+        if (f->n == m->n_chain && m->padded <= f->most && memcmp(f->links, link, sizeof(int) * (size_t)f->n) == 0)
             return f;
     }
     return NULL;
@@ -378,7 +376,7 @@ static bool make(maker *m, cu_few *f)
     m->a->n_ops = m->n_chain;
     if (!apart(m)) return false;
     const struct fixed_chain *x = find_fixed(m);
-    f->kernel = x ? x->kernel : m->per == 8 ? CU_K_ROWS_FEW8 : CU_K_ROWS_FEW16;
+    f->kernel = x ? x->kernel : CU_K_ROWS_FEW8;
     if (x) {
         m->per = x->per;
         m->threads = (m->padded / m->per + 31) / 32 * 32;

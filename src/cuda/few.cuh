@@ -70,7 +70,6 @@ template <int E> __device__ __forceinline__ void hand_out(const chain<E> &c, con
 template <int E> __device__ __forceinline__ int place(int e)
 {
     if constexpr (E == 8) return e ^ (e >> 3 & 28) ^ (e >> 7 & 16);
-    else if constexpr (E == 16) return e ^ (e >> 3 & 12) ^ (e >> 4 & 16);
     else return e;
 }
 
@@ -179,7 +178,7 @@ template <int E, int R> __device__ __forceinline__ void wide_strides(float *stag
         each<1 << R>([&](int k) { stage[place<E>(at + 256 * k)] = u[k]; });
     }
 }
-/* Four of them where a thread has eight values: two lanes share 16, half a block apart. */
+/* Four of them: two lanes share 16, half a block apart. */
 __device__ __forceinline__ void four_wide_strides(float *stage, int n)
 {
     int t = threadIdx.x, at = (t >> 9) * 4096 + (t & 16) * 128 + (t >> 5 & 15) * 16 + (t & 15);
@@ -194,16 +193,14 @@ __device__ __forceinline__ void four_wide_strides(float *stage, int n)
 /* Strides below 256 that a thread's own elements do not reach: a warp has 32*E neighbours, a thread E that are E apart. Lanes hold the rest. */
 template <int E> __device__ __forceinline__ void warp_strides(chain<E> &c, int block)
 {
-    int lane = threadIdx.x % 32, first = E * (threadIdx.x - lane) + (E == 8 ? (lane >> 3) * 64 + (lane & 7) : (lane >> 4) * 256 + (lane & 15));
+    int lane = threadIdx.x % 32, first = E * (threadIdx.x - lane) + (lane >> 3) * 64 + (lane & 7);
     float u[E];
     stage(c);
     __syncwarp();
     each<E>([&](int k) { u[k] = c.shared[place<E>(first + E * k)]; });
     butterflies(u, E, block);
-    if constexpr (E == 8) {
-        if (block > 64) across(u, 8);
-        if (block > 128) across(u, 16);
-    }
+    if (block > 64) across(u, 8);
+    if (block > 128) across(u, 16);
     each<E>([&](int k) { c.shared[place<E>(first + E * k)] = u[k]; });
 }
 
@@ -219,15 +216,14 @@ template <int E> __device__ __forceinline__ void rotate(chain<E> &c, int block)
         if (block == 512) wide_strides<E, 1>(c.shared, n);
         else if (block == 1024) wide_strides<E, 2>(c.shared, n);
         else if (block == 2048) wide_strides<E, 3>(c.shared, n);
-        else if constexpr (E == 8) four_wide_strides(c.shared, n);
-        else wide_strides<E, 4>(c.shared, n);
+        else four_wide_strides(c.shared, n);
         __syncthreads();
     } else __syncwarp();
     unstage(c);
 }
 template <int E> __device__ __forceinline__ void hadamard(chain<E> &c, const cu_few_op &o, const float (&w)[E])
 {
-    if constexpr (E >= 8) {
+    if constexpr (E == 8) {
         if (o.w && !o.m) each<E>([&](int i) { c.v[i] = c.v[i] * w[i]; });
         rotate(c, o.n);
         each<E>([&](int i) { c.v[i] = c.v[i] * o.f; });

@@ -93,7 +93,7 @@ static bool apart(const cb_plan *p, cb_val a, cb_val b)
 static int find_planes(const cb_dev *d, int at, cb_val v, int head)
 {
     const cb_plan *p = d->plan;
-    int i = d->heads ? used_by(p, at, v, CB_QUANT) : -1;
+    int i = used_by(p, at, v, CB_QUANT);
     if (i < 0 || p->ops[i].in[0] != v) return -1;
     const cb_value *x = &p->values[p->ops[i].out];
     bool fits = x->group >= 4 && x->group <= 128 && head % x->group == 0 && x->width % head == 0 && x->width / head <= CU_MOST_HEADS;
@@ -199,7 +199,7 @@ static int parts_of(int dim) { return dim <= 64 ? 1 : dim <= 128 ? 2 : dim <= 25
 static int ring_slots(const cb_dev *d, int dim)
 {
     int parts = parts_of(dim), n = (d->max_shared - CU_STEP_FIXED(parts)) / CU_STEP_HALF(parts);
-    return n < d->ring ? n : d->ring;
+    return n < CU_STEP_SLOTS ? n : CU_STEP_SLOTS;
 }
 
 static bool find_attention(const cb_dev *d, int anchor, int *m)

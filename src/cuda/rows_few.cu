@@ -90,9 +90,3 @@ extern "C" __global__ void __launch_bounds__(512, 2) k_rows_few8(const __grid_co
     __shared__ told t;
     few<8>(a, shared, t);
 }
-extern "C" __global__ void __launch_bounds__(256, 3) k_rows_few16(const __grid_constant__ cu_rows_few a)
-{
-    extern __shared__ __align__(16) float shared[];
-    __shared__ told t;
-    few<16>(a, shared, t);
-}

@@ -91,6 +91,7 @@ static void test_backwards(void **state)
 
 int main(void)
 {
+    setenv("CB_CUDA_STREAM", "on", 0); /* small as these checkpoints are */
     n_names = te_find_checkpoints(names, golden, getenv("CB_TEST_ONLY"));
     emulated_open();
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_kernels), cmocka_unit_test(test_backwards), cmocka_unit_test(test_one_processor),
