@@ -117,6 +117,6 @@ __device__ __forceinline__ void end_row(const cu_heads_out &o, const float *v, i
         }
     }
     __syncthreads();
-    if (more) quant_row(y, n, q, row, true, NULL, step, o.op);
+    if (more) quant_row(y, n, q, row, true, step, o.op);
 }
 #endif

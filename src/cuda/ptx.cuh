@@ -156,14 +156,6 @@ __device__ __forceinline__ void copy4(uint32_t to, const void *from)
 {
     asm volatile("cp.async.ca.shared.global [%0],[%1],4;" ::"r"(to), "l"(from) : "memory");
 }
-__device__ __forceinline__ void copy_if16(uint32_t to, const void *from, bool there)
-{
-    asm volatile("{.reg .pred p; setp.ne.b32 p,%2,0; @p cp.async.cg.shared.global [%0],[%1],16;}" ::"r"(to), "l"(from), "r"((int)there) : "memory");
-}
-__device__ __forceinline__ void copy_if4(uint32_t to, const void *from, bool there)
-{
-    asm volatile("{.reg .pred p; setp.ne.b32 p,%2,0; @p cp.async.ca.shared.global [%0],[%1],4;}" ::"r"(to), "l"(from), "r"((int)there) : "memory");
-}
 /* 16 zero bytes when it is not there. */
 __device__ __forceinline__ void copy_or_zero16(uint32_t to, const void *from, bool there)
 {
@@ -172,12 +164,6 @@ __device__ __forceinline__ void copy_or_zero16(uint32_t to, const void *from, bo
 __device__ __forceinline__ void copies_end() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 /* Waits until at most N groups of this thread's copies are under way. */
 template <int N> __device__ __forceinline__ void copies_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
-__device__ __forceinline__ void copies_wait(int left) /* 0, 1 or 2 */
-{
-    if (left == 0) copies_wait<0>();
-    else if (left == 1) copies_wait<1>();
-    else copies_wait<2>();
-}
 
 /* ---- barriers in shared memory ---- */
 

@@ -46,8 +46,8 @@ __device__ __forceinline__ uint32_t max_bits(const float4 &x, int lanes)
 }
 
 /* Row `at` of planes from n values; or its remainder, in row n_rows + at. A lane takes 4 neighbours: one byte for each of 4 planes,
- * two for each of 2, four of one. `copy`, when not NULL, gets the values. */
-__device__ __noinline__ void quant_row(const float *row_x, int n, const cu_planes &q, int at, bool remainder, float *copy, cu_step *step, int op)
+ * two for each of 2, four of one. */
+__device__ __noinline__ void quant_row(const float *row_x, int n, const cu_planes &q, int at, bool remainder, cu_step *step, int op)
 {
     int pack = q.pack, shift = 31 - __clz(pack), padded = q.stride / 2, lanes = q.group / 4, row = remainder ? q.n_rows + at : at;
     int8_t *planes = q.planes + (size_t)row * q.stride;
@@ -59,7 +59,6 @@ __device__ __noinline__ void quant_row(const float *row_x, int n, const cu_plane
             if (e0 + 1 < n) x.y = row_x[e0 + 1];
             if (e0 + 2 < n) x.z = row_x[e0 + 2];
         }
-        if (copy && e0 < n) *(float4 *)(copy + e0) = x;
         uint32_t m = max_bits(x, lanes), t[4];
         if (m >= 0x7f800000) report_bad(step, op);
         bool zero = __uint_as_float(m) < CB_TINY;

@@ -108,7 +108,7 @@ __device__ void op_quant(const row_ctx &c)
 {
     const cu_planes &q = c.o->u.q;
     __shared__ bool more;
-    quant_row(c.x, c.o->width, q, c.row, false, NULL, c.step, c.o->op);
+    quant_row(c.x, c.o->width, q, c.row, false, c.step, c.o->op);
     if (!q.flag) return;
     __syncthreads();
     if (threadIdx.x < 32) {
@@ -116,7 +116,7 @@ __device__ void op_quant(const row_ctx &c)
         if (threadIdx.x == 0) q.flag[c.row] = more = want;
     }
     __syncthreads();
-    if (more) quant_row(c.x, c.o->width, q, c.row, true, NULL, c.step, c.o->op);
+    if (more) quant_row(c.x, c.o->width, q, c.row, true, c.step, c.o->op);
 }
 
 /* The 16-bit number of x in a vector whose maximum is m. */

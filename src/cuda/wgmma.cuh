@@ -9,8 +9,6 @@ namespace gm {
 
 __device__ __forceinline__ void bar_init(uint32_t bar, int count) { asm volatile("mbarrier.init.shared.b64 [%0],%1;" ::"r"(bar), "r"(count) : "memory"); }
 __device__ __forceinline__ void bar_arrive(uint32_t bar) { asm volatile("mbarrier.arrive.shared.b64 _,[%0];" ::"r"(bar) : "memory"); }
-/* Arrives once this thread's cp.async copies so far have landed; such an arrival is one of the expected count. */
-__device__ __forceinline__ void bar_arrive_copies(uint32_t bar) { asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(bar) : "memory"); }
 __device__ __forceinline__ void bar_wait(uint32_t bar, uint32_t parity)
 {
     asm volatile("{.reg .pred p;\n"
@@ -23,9 +21,8 @@ __device__ __forceinline__ bool bar_ready(uint32_t bar, uint32_t parity)
     asm volatile("{.reg .pred p; mbarrier.test_wait.parity.shared.b64 p,[%1],%2; selp.u32 %0,1,0,p;}" : "=r"(ready) : "r"(bar), "r"(parity) : "memory");
     return ready;
 }
-/* Named barriers among warps: the ones who wait, and the ones who only announce. */
+/* A named barrier among so many threads. */
 __device__ __forceinline__ void turn_wait(int id, int threads) { asm volatile("bar.sync %0,%1;" ::"r"(id), "r"(threads) : "memory"); }
-__device__ __forceinline__ void turn_give(int id, int threads) { asm volatile("bar.arrive %0,%1;" ::"r"(id), "r"(threads) : "memory"); }
 
 __device__ __forceinline__ void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }

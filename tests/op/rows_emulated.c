@@ -1,10 +1,9 @@
 /* rows_emulated.c: kernels that only large steps use, run by fibers (tests/cuda/emulate), beside those of small steps: k_rows_many gives the
  * bits of k_rows, for the same chains of operations on rows of many widths, among them rows with a remainder and rows at its border; many
  * thread blocks sort routed rows as one does. */
-#include "../cuda/fake_kernels.h"
+#include "../support/emulated.h"
 #include "cuda/abi.h"
 #include "plan/opkind.h"
-#include <dlfcn.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,7 +12,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 #include <cmocka.h>
 
 enum { ROWS = 5, WIDE = 16384, K = 8, VALUES = 8 };
@@ -29,23 +27,13 @@ static float number(void)
 
 static void open_kernels(void)
 {
-    char path[4200];
-    ssize_t n = readlink("/proc/self/exe", path, 4000);
-    for (int up = 0; up < 2 && n > 0; up++)
-        while (n > 0 && path[--n] != '/') {}
-    snprintf(path + n, sizeof path - (size_t)n, "/cuda/emulated/libcuda.so.1");
-    if (access(path, F_OK) != 0) return;
-    void *lib = dlopen(path, RTLD_NOW);
-    if (!lib) fail_msg("%s", dlerror());
-    __typeof__(&fake_kernel_find) find;
-    *(void **)&find = dlsym(lib, "fake_kernel_find");
-    size_t size;
-    rows = find("k_rows", &size);
-    many = find("k_rows_many", &size);
-    many_wide = find("k_rows_many_wide", &size);
-    put = find("k_kv_put_many", &size);
-    count = find("k_moe_count", &size);
-    sort = find("k_moe_sort", &size);
+    emulated_open();
+    rows = emulated_kernel("k_rows", sizeof(cu_rows));
+    many = emulated_kernel("k_rows_many", sizeof(cu_rows_many));
+    many_wide = emulated_kernel("k_rows_many_wide", sizeof(cu_rows_many));
+    put = emulated_kernel("k_kv_put_many", sizeof(cu_rows_many));
+    count = emulated_kernel("k_moe_count", sizeof(cu_sort));
+    sort = emulated_kernel("k_moe_sort", sizeof(cu_sort));
 }
 
 /* A chain under construction, its values and planes in plain memory. */

@@ -5,8 +5,7 @@
 #include "kernels/kernels.h"
 #include "kernels/num.h"
 #include "plan/opkind.h"
-#include "../cuda/fake_kernels.h"
-#include <dlfcn.h>
+#include "../support/emulated.h"
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,7 +13,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 #include <cmocka.h>
 
 enum { MOST = 12288, ROWS = 3 };
@@ -28,27 +26,14 @@ typedef struct runner {
 static runner quants[] = {{"k_quant4", 4, NULL}, {"k_quant8", 8, NULL}, {"k_rows_few8", 8, NULL}};
 static runner norms[] = {{"k_norm_quant4", 4, NULL}, {"k_norm_quant8", 8, NULL}, {"k_rows_few8", 8, NULL}};
 enum { RUNNERS = sizeof quants / sizeof *quants };
-static bool there;
 
 static void open_driver(void)
 {
-    char path[4200];
-    ssize_t n = readlink("/proc/self/exe", path, 4000);
-    for (int up = 0; up < 2 && n > 0; up++)
-        while (n > 0 && path[--n] != '/') {}
-    snprintf(path + n, sizeof path - (size_t)n, "/cuda/emulated/libcuda.so.1");
-    if (access(path, F_OK) != 0) return;
-    void *lib = dlopen(path, RTLD_NOW);
-    if (!lib) fail_msg("%s", dlerror());
-    __typeof__(&fake_kernel_find) find;
-    *(void **)&find = dlsym(lib, "fake_kernel_find");
-    size_t size = 0;
+    emulated_open();
     for (int i = 0; i < RUNNERS; i++) {
-        quants[i].run = find(quants[i].name, &size);
-        norms[i].run = find(norms[i].name, &size);
+        quants[i].run = emulated_kernel(quants[i].name, sizeof(cu_rows_few));
+        norms[i].run = emulated_kernel(norms[i].name, sizeof(cu_rows_few));
     }
-    there = true;
-    assert_int_equal(size, sizeof(cu_rows_few));
 }
 
 /* ---- the definition ---- */
@@ -191,7 +176,7 @@ static void test_hadamard(void **state)
     (void)state;
     static const int shapes[][3] = {{64, 2, 1}, {64, 16, 1}, {576, 64, 1}, {768, 256, 1}, {512, 512, 1}, {2560, 512, 1}, {3072, 1024, 1}, {2048, 2048, 1},
                                     {4096, 4096, 1}, {12288, 4096, 3}, {6144, 2048, 3}};
-    if (!there) skip();
+    if (!emulated.lib) skip();
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
         int n = shapes[s][0], block = shapes[s][1];
         const runner *by = &quants[RUNNERS - 1];
@@ -240,7 +225,7 @@ static void norm_and_quant(int n, const runner *by, int group, int pack)
 static void test_norm(void **state)
 {
     (void)state;
-    if (!there) skip();
+    if (!emulated.lib) skip();
     for (int i = 0; i < RUNNERS; i++) {
         const runner *by = &norms[i];
         norm_and_quant(64, by, 32, 2);
@@ -282,7 +267,7 @@ static void around(int n, int parts, const runner *by, float scale, float share)
 static void test_flags(void **state)
 {
     (void)state;
-    if (!there) skip();
+    if (!emulated.lib) skip();
     for (int i = 0; i < RUNNERS; i++) {
         const runner *by = &quants[i];
         around(64, 1, by, 1, 0.7f);

@@ -1,7 +1,8 @@
-/* emulated.h: the NVIDIA driver whose kernels are run by fibers on the CPU (tests/cuda/emulate), for a program of tests/op. */
+/* emulated.h: the NVIDIA drivers of tests/cuda, above all the one whose kernels are run by fibers on the CPU (tests/cuda/emulate). */
 #ifndef CB_TESTS_SUPPORT_EMULATED_H
 #define CB_TESTS_SUPPORT_EMULATED_H
 #include "../cuda/fake_cuda.h"
+#include "../cuda/fake_kernels.h"
 #include "engine.h"
 #include <dlfcn.h>
 #include <unistd.h>
@@ -17,17 +18,36 @@ static inline void emulated_tell(const char *word)
     *(void **)&tell = emulated.lib ? dlsym(emulated.lib, "fake_tell") : NULL;
     if (tell) tell(word);
 }
-/* Beside this program: ../cuda/emulated/libcuda.so.1. Opened by its path, it is what the soname finds from then on. A GPU of compute
- * capability 9.1, which there is not: it has what stream.cu needs, and its kernels for many rows are those of gemm.cu. */
-static inline void emulated_open(void)
+/* A driver of tests/cuda, beside the folder of this program: "/cuda/..". Opened by its path, it is what the soname finds from then on. NULL:
+ * this build has none. */
+static inline void *driver_beside(const char *file)
 {
     char path[4200];
     ssize_t n = readlink("/proc/self/exe", path, 4000);
     for (int up = 0; up < 2 && n > 0; up++)
         while (n > 0 && path[--n] != '/') {}
-    snprintf(path + n, sizeof path - (size_t)n, "/cuda/emulated/libcuda.so.1");
-    if (access(path, F_OK) != 0) return;
-    if (!(emulated.lib = dlopen(path, RTLD_NOW))) fail_msg("%s", dlerror());
+    snprintf(path + n, sizeof path - (size_t)n, "%s", file);
+    if (access(path, F_OK) != 0) return NULL;
+    void *lib = dlopen(path, RTLD_NOW);
+    if (!lib) fail_msg("%s", dlerror());
+    return lib;
+}
+
+/* A GPU of compute capability 9.1, which there is not: it has what stream.cu needs, and its kernels for many rows are those of gemm.cu. */
+static inline void emulated_open(void)
+{
+    emulated.lib = driver_beside("/cuda/emulated/libcuda.so.1");
     emulated_tell("cc=91");
+}
+/* One of its kernels, whose parameter is of so many bytes; NULL: there is no driver. */
+static inline fake_kernel emulated_kernel(const char *name, size_t bytes)
+{
+    size_t size = 0;
+    __typeof__(&fake_kernel_find) find;
+    *(void **)&find = emulated.lib ? dlsym(emulated.lib, "fake_kernel_find") : NULL;
+    if (!find) return NULL;
+    fake_kernel k = find(name, &size);
+    if (!k || size != bytes) fail_msg("%s: %zu bytes, not %zu", name, size, bytes);
+    return k;
 }
 #endif

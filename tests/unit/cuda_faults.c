@@ -1,11 +1,8 @@
 /* cuda_faults.c: the host code of src/cuda on a driver without a GPU (tests/cuda/fake_cuda.h), where every call can be made to fail: each
  * failure is one clear error, gives everything back and leaves other models of the process alone. Skipped where there are no GPU
  * kernels in the build. */
-#include "../cuda/fake_cuda.h"
-#include "../support/engine.h"
+#include "../support/emulated.h"
 #include "base/mem.h"
-#include <dlfcn.h>
-#include <unistd.h>
 
 static struct {
     void *lib;
@@ -18,16 +15,9 @@ static struct {
 static cb_engine *other;      /* a model on the CPU that is resident all the time */
 static uint64_t other_golden;
 
-/* Beside this program: ../cuda/libcuda.so.1. Opened by its path, it is what the soname finds from then on. */
 static void open_fake(void)
 {
-    char path[4200];
-    ssize_t n = readlink("/proc/self/exe", path, 4000);
-    for (int up = 0; up < 2 && n > 0; up++)
-        while (n > 0 && path[--n] != '/') {}
-    snprintf(path + n, sizeof path - (size_t)n, "/cuda/libcuda.so.1");
-    if (access(path, F_OK) != 0) return;
-    if (!(fake.lib = dlopen(path, RTLD_NOW))) fail_msg("%s", dlerror());
+    if (!(fake.lib = driver_beside("/cuda/libcuda.so.1"))) return;
     *(void **)&fake.reset = dlsym(fake.lib, "fake_reset");
     *(void **)&fake.tell = dlsym(fake.lib, "fake_tell");
     *(void **)&fake.count = dlsym(fake.lib, "fake_count");

@@ -85,14 +85,6 @@ static inline void matrices(uint32_t (&v)[4], uint32_t at)
 
 static inline void copy16(uint32_t to, const void *from) { memcpy(emu_at(to), from, 16); }
 static inline void copy4(uint32_t to, const void *from) { memcpy(emu_at(to), from, 4); }
-static inline void copy_if16(uint32_t to, const void *from, bool there)
-{
-    if (there) memcpy(emu_at(to), from, 16);
-}
-static inline void copy_if4(uint32_t to, const void *from, bool there)
-{
-    if (there) memcpy(emu_at(to), from, 4);
-}
 static inline void copy_or_zero16(uint32_t to, const void *from, bool there)
 {
     if (there) memcpy(emu_at(to), from, 16);
@@ -100,7 +92,6 @@ static inline void copy_or_zero16(uint32_t to, const void *from, bool there)
 }
 static inline void copies_end() {}
 template <int N> static inline void copies_wait() {}
-static inline void copies_wait(int) {}
 
 /* A barrier: arrivals of a phase, those still missing, and the phase's parity. */
 struct emu_barrier {
