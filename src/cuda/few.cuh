@@ -142,22 +142,6 @@ template <int E> __device__ __forceinline__ void scale_row(chain<E> &c, const fl
 
 /* ---- Hadamard ---- */
 
-/* Strides s, 2s, .. below block, of N values that are s apart. */
-template <int N> __device__ __forceinline__ void butterflies(float (&u)[N], int s, int block)
-{
-#pragma unroll
-    for (int w = 1; w < N; w *= 2) {
-        if (w * s >= block) return;
-#pragma unroll
-        for (int k = 0; k < N; k++)
-            if (!(k & w)) {
-                float a = u[k], b = u[k + w];
-                u[k] = a + b;
-                u[k + w] = a - b;
-            }
-    }
-}
-
 /* One stride, whose other element is in lane ^ w. */
 template <int N> __device__ __forceinline__ void across(float (&u)[N], int w)
 {
@@ -174,7 +158,7 @@ template <int E, int R> __device__ __forceinline__ void wide_strides(float *stag
         int set = m * (n / E) + threadIdx.x, at = ((set >> 8) << (8 + R)) + (set & 255);
         float u[1 << R];
         each<1 << R>([&](int k) { u[k] = stage[place<E>(at + 256 * k)]; });
-        butterflies(u, 1, 1 << R);
+        cross(u, 1, 1 << R);
         each<1 << R>([&](int k) { stage[place<E>(at + 256 * k)] = u[k]; });
     }
 }
@@ -185,7 +169,7 @@ __device__ __forceinline__ void four_wide_strides(float *stage, int n)
     float u[8];
     if (t >= n / 8) return; /* whole warps */
     each<8>([&](int k) { u[k] = stage[place<8>(at + 256 * k)]; });
-    butterflies(u, 1, 8);
+    cross(u, 1, 8);
     across(u, 16);
     each<8>([&](int k) { stage[place<8>(at + 256 * k)] = u[k]; });
 }
@@ -198,7 +182,7 @@ template <int E> __device__ __forceinline__ void warp_strides(chain<E> &c, int b
     stage(c);
     __syncwarp();
     each<E>([&](int k) { u[k] = c.shared[place<E>(first + E * k)]; });
-    butterflies(u, E, block);
+    cross(u, E, block);
     if (block > 64) across(u, 8);
     if (block > 128) across(u, 16);
     each<E>([&](int k) { c.shared[place<E>(first + E * k)] = u[k]; });
@@ -207,7 +191,7 @@ template <int E> __device__ __forceinline__ void warp_strides(chain<E> &c, int b
 /* Strides ascend. Each pass stores where it has loaded. */
 template <int E> __device__ __forceinline__ void rotate(chain<E> &c, int block)
 {
-    butterflies(c.v, 1, block);
+    cross(c.v, 1, block);
     if (block <= E) return;
     warp_strides(c, block);
     if (block > 256) {
@@ -339,25 +323,6 @@ template <int E> __device__ __forceinline__ void numbers(const chain<E> &c, cons
 
 /* ---- does a row have a remainder? ---- */
 
-/* docs/arithmetic.md, section 4, decided by a sum s of the squares in another order where that is certain. Both that sum and the lane tree
- * ss are sums of terms >= 0 by fewer than 2^10 roundings on the way of each term (n <= 2^15, lanes of up to 1024 terms), so each is within
- * 2^-13 of the exact sum as long as nothing leaves the normal range: s >= 2^-80 keeps what squares below 2^-126 lose (2^15 terms of at most
- * 2^-149) far below that, s <= 2^120 keeps both finite. The roundings of share*ss, share*s and its products with 1 -+ 2^-9 add 2^-22. So
- * share*ss is above low and below high, and the comparison with either decides. 1: yes, 0: no, -1: too near to say. share: 0 or >= 2^-20. */
-__device__ __forceinline__ int wants(uint32_t most, float s, float share)
-{
-    float m = __uint_as_float(most), top = m < CB_TINY ? 0 : (m * CB_XI_INV) * CB_XI_MAX, energy = top * top;
-    if (energy == 0) return 0;
-    if (!(s >= 0x1p-80f && s <= 0x1p120f)) return -1;
-    float low = share * s * (1 - 0x1p-9f), high = share * s * (1 + 0x1p-9f);
-    return energy <= low ? 0 : energy > high ? 1 : -1;
-}
-__device__ __forceinline__ bool wants_exactly(uint32_t most, float ss, float share)
-{
-    float m = __uint_as_float(most), top = m < CB_TINY ? 0 : (m * CB_XI_INV) * CB_XI_MAX;
-    return top * top > share * ss;
-}
-
 /* A warp's largest magnitude and sum of squares, for all warps. */
 template <int E> __device__ __forceinline__ void tell(const chain<E> &c, uint32_t m)
 {
@@ -394,13 +359,13 @@ template <int E> __device__ __forceinline__ bool has_remainder(chain<E> &c, cons
     float sum;
     __syncthreads();
     hear(c, most, sum);
-    int w = wants(most, sum, o.f);
+    int w = wants(energy_of(most), sum, o.f);
     if (w >= 0) return w;
     stage(c);
     __syncthreads();
     if (threadIdx.x < 32) {
         float ss = squares_again<E>(c.shared, c.a.width);
-        if (threadIdx.x == 0) c.t.more = wants_exactly(most, ss, o.f);
+        if (threadIdx.x == 0) c.t.more = energy_of(most) > o.f * ss;
     }
     __syncthreads();
     return c.t.more;
@@ -417,7 +382,7 @@ __device__ __forceinline__ bool join_parts(const cu_rows_few &a, cu_few_join &j,
         most = max(most, __ldcg(&j.most[p]));
         sum += __ldcg(&j.squares[p]);
     }
-    int w = wants(most, sum, o.f);
+    int w = wants(energy_of(most), sum, o.f);
     if (w >= 0) return w;
     const float *x = o.out + (size_t)row * o.out_stride;
     float ss = 0;
@@ -425,7 +390,7 @@ __device__ __forceinline__ bool join_parts(const cu_rows_few &a, cu_few_join &j,
         float u = __ldcg(x + i);
         ss = cb_fma(u, u, ss);
     }
-    return wants_exactly(most, lane_fold(ss), o.f);
+    return energy_of(most) > o.f * lane_fold(ss);
 }
 
 template <int E> __device__ __forceinline__ bool ends_row(chain<E> &c, const cu_few_op *o, int n)

@@ -45,12 +45,53 @@ __device__ __forceinline__ uint32_t max_bits(const float4 &x, int lanes)
     return m;
 }
 
-/* Row `at` of planes from n values; or its remainder, in row n_rows + at. A lane takes 4 neighbours: one byte for each of 4 planes,
- * two for each of 2, four of one. */
+/* Four neighbours of a group, whose largest magnitude has the bits m, as 16-bit numbers; the group's scale. */
+__device__ __forceinline__ float to_integers(const float4 &x, uint32_t m, uint32_t (&t)[4])
+{
+    bool zero = __uint_as_float(m) < CB_TINY;
+    to_bits(x, zero ? 0 : CB_XI_MAX / __uint_as_float(m), t);
+    return zero ? 0 : __uint_as_float(m) * CB_XI_INV;
+}
+/* Of a group that so many lanes hold. */
+__device__ __forceinline__ int sum_of(const uint32_t (&t)[4], int lanes) { return group_sum((int)(t[0] + t[1] + t[2] + t[3] - 4 * 0x4b400000u), lanes); }
+
+/* Values e .. e+3 of a row to their planes: one byte for each of 4, two for each of 2, four of one. */
+__device__ __forceinline__ void put_planes(const cu_planes &q, int row, int e, const uint32_t (&t)[4])
+{
+    uint32_t lo = __byte_perm(__byte_perm(t[0], t[1], 0x0040), __byte_perm(t[2], t[3], 0x0040), 0x5410);
+    uint32_t hi = __byte_perm(__byte_perm(t[0] + 128, t[1] + 128, 0x0051), __byte_perm(t[2] + 128, t[3] + 128, 0x0051), 0x5410);
+    int pack = q.pack, shift = 31 - __clz(pack), r = e & ((64 << shift) - 1); /* pack is 1 << shift */
+    int8_t *p = q.planes + (size_t)row * q.stride + 2 * (e - r) + (r >> shift);
+    if (pack == 1) {
+        *(uint32_t *)p = hi;
+        *(uint32_t *)(p + 64) = lo;
+    } else if (pack == 2) {
+        *(uint16_t *)p = (uint16_t)__byte_perm(hi, 0, 0x20);
+        *(uint16_t *)(p + 64) = (uint16_t)__byte_perm(hi, 0, 0x31);
+        *(uint16_t *)(p + 128) = (uint16_t)__byte_perm(lo, 0, 0x20);
+        *(uint16_t *)(p + 192) = (uint16_t)__byte_perm(lo, 0, 0x31);
+    } else
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            int8_t *b = p + 64 * ((r & (pack - 1)) + i);
+            b[0] = (int8_t)(hi >> 8 * i);
+            b[64 * pack] = (int8_t)(lo >> 8 * i);
+        }
+}
+/* The scale of the group that begins at value e, if one does. */
+__device__ __forceinline__ void put_scale(const cu_planes &q, int row, int e, float dx, int sum)
+{
+    if (e & (q.group - 1)) return;
+    size_t g = (size_t)row * q.n_groups + (e >> (31 - __clz(q.group)));
+    q.dx[g] = dx;
+    if (q.sum) q.sum[g] = sum;
+    q.xs[g] = dx * (float)sum;
+}
+
+/* Row `at` of planes from n values; or its remainder, in row n_rows + at. A lane takes 4 neighbours. */
 __device__ __noinline__ void quant_row(const float *row_x, int n, const cu_planes &q, int at, bool remainder, cu_step *step, int op)
 {
-    int pack = q.pack, shift = 31 - __clz(pack), padded = q.stride / 2, lanes = q.group / 4, row = remainder ? q.n_rows + at : at;
-    int8_t *planes = q.planes + (size_t)row * q.stride;
+    int padded = q.stride / 2, lanes = q.group / 4, row = remainder ? q.n_rows + at : at;
     for (int e0 = 4 * threadIdx.x; e0 - 4 * (int)(threadIdx.x % 32) < padded; e0 += 4 * blockDim.x) { /* whole warps, for the shuffles */
         float4 x = make_float4(0, 0, 0, 0);
         if (e0 + 4 <= n) x = *(const float4 *)(row_x + e0);
@@ -61,45 +102,38 @@ __device__ __noinline__ void quant_row(const float *row_x, int n, const cu_plane
         }
         uint32_t m = max_bits(x, lanes), t[4];
         if (m >= 0x7f800000) report_bad(step, op);
-        bool zero = __uint_as_float(m) < CB_TINY;
-        float inv = zero ? 0 : CB_XI_MAX / __uint_as_float(m), dx = zero ? 0 : __uint_as_float(m) * CB_XI_INV;
-        to_bits(x, inv, t);
+        float dx = to_integers(x, m, t);
         if (remainder) { /* what the integers leave takes x's place */
-            if (!zero) x = make_float4(rest(x.x, t[0], dx), rest(x.y, t[1], dx), rest(x.z, t[2], dx), rest(x.w, t[3], dx));
-            m = max_bits(x, lanes);
-            zero = __uint_as_float(m) < CB_TINY;
-            inv = zero ? 0 : CB_XI_MAX / __uint_as_float(m);
-            dx = zero ? 0 : __uint_as_float(m) * CB_XI_INV;
-            to_bits(x, inv, t);
+            if (dx != 0) x = make_float4(rest(x.x, t[0], dx), rest(x.y, t[1], dx), rest(x.z, t[2], dx), rest(x.w, t[3], dx));
+            dx = to_integers(x, max_bits(x, lanes), t);
         }
-        int sum = group_sum((int)(t[0] + t[1] + t[2] + t[3] - 4 * 0x4b400000u), lanes);
+        int sum = sum_of(t, lanes);
         if (e0 >= padded) continue;
-        uint32_t lo = __byte_perm(__byte_perm(t[0], t[1], 0x0040), __byte_perm(t[2], t[3], 0x0040), 0x5410);
-        uint32_t hi = __byte_perm(__byte_perm(t[0] + 128, t[1] + 128, 0x0051), __byte_perm(t[2] + 128, t[3] + 128, 0x0051), 0x5410);
-        int r = e0 & ((64 << shift) - 1); /* pack is 1 << shift */
-        int8_t *p = planes + 2 * (e0 - r) + (r >> shift);
-        if (pack == 1) {
-            *(uint32_t *)p = hi;
-            *(uint32_t *)(p + 64) = lo;
-        } else if (pack == 2) {
-            *(uint16_t *)p = (uint16_t)__byte_perm(hi, 0, 0x20);
-            *(uint16_t *)(p + 64) = (uint16_t)__byte_perm(hi, 0, 0x31);
-            *(uint16_t *)(p + 128) = (uint16_t)__byte_perm(lo, 0, 0x20);
-            *(uint16_t *)(p + 192) = (uint16_t)__byte_perm(lo, 0, 0x31);
-        } else
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                int8_t *b = p + 64 * ((r & (pack - 1)) + i);
-                b[0] = (int8_t)(hi >> 8 * i);
-                b[64 * pack] = (int8_t)(lo >> 8 * i);
-            }
-        if (e0 < n && (e0 & (q.group - 1)) == 0) {
-            size_t g = (size_t)row * q.n_groups + (e0 >> (31 - __clz(q.group)));
-            q.dx[g] = dx;
-            if (q.sum) q.sum[g] = sum;
-            q.xs[g] = dx * (float)sum;
-        }
+        put_planes(q, row, e0, t);
+        if (e0 < n) put_scale(q, row, e0, dx, sum);
     }
+}
+
+/* ---- does a row have a remainder? ---- */
+
+/* What the row's largest magnitude, of these bits, is held against a share of: section 4's top * top. */
+__device__ __forceinline__ float energy_of(uint32_t most)
+{
+    float m = __uint_as_float(most), top = m < CB_TINY ? 0 : (m * CB_XI_INV) * CB_XI_MAX;
+    return top * top;
+}
+
+/* docs/arithmetic.md, section 4, decided by a sum s of the squares in another order where that is certain. Both that sum and the lane tree
+ * ss are sums of terms >= 0 by fewer than 2^10 roundings on the way of each term (n <= 2^15, lanes of up to 1024 terms), so each is within
+ * 2^-13 of the exact sum as long as nothing leaves the normal range: s >= 2^-80 keeps what squares below 2^-126 lose (2^15 terms of at most
+ * 2^-149) far below that, s <= 2^120 keeps both finite. The roundings of share*ss, share*s and its products with 1 -+ 2^-9 add 2^-22. So
+ * share*ss is above low and below high, and the comparison with either decides. 1: yes, 0: no, -1: too near to say. share: 0 or >= 2^-20. */
+__device__ __forceinline__ int wants(float energy, float s, float share)
+{
+    if (energy == 0) return 0;
+    if (!(s >= 0x1p-80f && s <= 0x1p120f)) return -1;
+    float low = share * s * (1 - 0x1p-9f), high = share * s * (1 + 0x1p-9f);
+    return energy <= low ? 0 : energy > high ? 1 : -1;
 }
 
 /* Does one number hold more than this share of the row's energy? One warp; dx: the row's. */
@@ -146,6 +180,22 @@ __device__ __forceinline__ void rope_table(const cu_row_op &o, double pos, float
 
 /* ---- butterflies ---- */
 
+/* Strides s, 2s, .. below block, of N values that are s apart in the row. */
+template <int N> __device__ __forceinline__ void cross(float (&u)[N], int s, int block)
+{
+#pragma unroll
+    for (int w = 1; w < N; w *= 2) {
+        if (w * s >= block) return;
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            if (!(k & w)) {
+                float a = u[k], b = u[k + w];
+                u[k] = a + b;
+                u[k + w] = a - b;
+            }
+    }
+}
+
 /* R strides s, 2s, .. of the butterflies at once: 2^R values a thread. All blocks of the row together. */
 template <int R> __device__ __forceinline__ void butterflies(float *v, int n, int s)
 {
@@ -154,15 +204,7 @@ template <int R> __device__ __forceinline__ void butterflies(float *v, int n, in
         float *p = v + t / s * s * N + t % s, x[N];
 #pragma unroll
         for (int i = 0; i < N; i++) x[i] = p[i * s];
-#pragma unroll
-        for (int w = 1; w < N; w *= 2)
-#pragma unroll
-            for (int i = 0; i < N; i++)
-                if (!(i & w)) {
-                    float a = x[i], b = x[i + w];
-                    x[i] = a + b;
-                    x[i + w] = a - b;
-                }
+        cross(x, 1, N);
 #pragma unroll
         for (int i = 0; i < N; i++) p[i * s] = x[i];
     }

@@ -256,8 +256,7 @@ __device__ __forceinline__ void put(const chain &c, const float (&x)[E], const s
     }
 }
 
-/* Does one number hold more than the share f[0] of the row's energy? Squares are never negative, so that any order of adding them comes
- * near enough to the lane tree (docs/arithmetic.md, section 4), which is needed only when that leaves the answer open. dx: this thread's. */
+/* Has the row a remainder? dx: this thread's. */
 __device__ __forceinline__ bool wants_remainder(const chain &c, const float (&x)[E], float dx)
 {
     float sum = 0, top = __uint_as_float(__reduce_max_sync(FULL, __float_as_uint(dx)));
@@ -275,14 +274,11 @@ __device__ __forceinline__ bool wants_remainder(const chain &c, const float (&x)
         for (int w = 16; w; w /= 2) sum += __shfl_xor_sync(FULL, sum, w);
     }
     top = top * CB_XI_MAX;
-    top = top * top;
-    float share = c.o->f[0], about = share * sum;
-    if (sum >= 0x1p-80f && sum <= 0x1p120f) {
-        if (top > about * (1 + 0x1p-9f)) return true;
-        if (top < about * (1 - 0x1p-9f)) return false;
-    }
+    float share = c.o->f[0], energy = top * top;
+    int surely = wants(energy, sum, share);
+    if (surely >= 0) return surely;
     keep(c, x, false);
-    return top > share * of_squares(c, [](float ss) { return ss; });
+    return energy > share * of_squares(c, [](float ss) { return ss; });
 }
 
 __device__ __forceinline__ void quant(chain &c, float (&v)[E])
@@ -314,22 +310,6 @@ __device__ __forceinline__ void quant(chain &c, float (&v)[E])
 }
 
 /* ---- Hadamard ---- */
-
-/* Strides 1, 2, .. of N values, as far as s times the stride is below block. */
-template <int N> __device__ __forceinline__ void cross(float (&u)[N], int s, int block)
-{
-#pragma unroll
-    for (int w = 1; w < N; w *= 2) {
-        if (s * w >= block) return;
-#pragma unroll
-        for (int k = 0; k < N; k++)
-            if (!(k & w)) {
-                float a = u[k], b = u[k + w];
-                u[k] = a + b;
-                u[k + w] = a - b;
-            }
-    }
-}
 
 /* Strides 16 to 128, within 16 lanes. */
 __device__ __forceinline__ void middle_strides(const chain &c, int block)
