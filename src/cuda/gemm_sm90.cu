@@ -37,7 +37,7 @@ __device__ __forceinline__ void publish(uint32_t full)
 {
     fence_async();
     __syncwarp();
-    if ((threadIdx.x & 31) == 0) bar_arrive(full);
+    bar_arrive(full);
 }
 
 /* Every thread copies 16-byte chunks of some tokens and weight rows, and the scales of up to two rows and a token. A stage is published
@@ -278,7 +278,7 @@ template <class S> struct consumer {
                 if (!SHORT && F::SG > 1 && g + gi + 1 == end) flush(g + gi + 1);
             }
             __syncwarp();
-            if (lane == 0) bar_arrive(full + S::STAGES * 8);
+            bar_arrive(full + S::STAGES * 8);
             if (++slot == S::STAGES) slot = 0, phase ^= 1;
             if (!SHORT && F::SG == 1) flush(g + 1);
         }
@@ -289,7 +289,7 @@ template <class S> struct consumer {
         for (int g = 0; g < G; g += F::SG) {
             bar_wait(bars + (uint32_t)slot * 8, phase);
             __syncwarp();
-            if (lane == 0) bar_arrive(bars + (uint32_t)(S::STAGES + slot) * 8);
+            bar_arrive(bars + (uint32_t)(S::STAGES + slot) * 8);
             if (++slot == S::STAGES) slot = 0, phase ^= 1;
         }
     }
@@ -378,8 +378,8 @@ template <class S> __device__ __forceinline__ void wgemm(const cu_linear &a)
     const uint32_t base = address(smem), bars = base + S::BARS;
     if (threadIdx.x == 0) {
         for (int i = 0; i < S::STAGES; i++) {
-            bar_init(bars + i * 8, 4);                 /* full: every producer warp */
-            bar_init(bars + (S::STAGES + i) * 8, 4 * S::WGS); /* empty: every consumer warp */
+            bar_init(bars + i * 8, 128);                 /* full: every producer warp */
+            bar_init(bars + (S::STAGES + i) * 8, 128 * S::WGS); /* empty: every consumer warp */
         }
         fence_async();
     }

@@ -217,7 +217,7 @@ struct meetings {
     __device__ __forceinline__ void meet()
     {
         __syncwarp();
-        if (threadIdx.x % 32 == 0) barrier_arrive(at, 1);
+        barrier_arrive(at, 1);
         barrier_wait(at, parity);
         parity ^= 1;
     }
@@ -432,13 +432,13 @@ template <class F, int COLS, int SEGS> __device__ __forceinline__ void run(const
             all.store(sums, n_cols, l, acc);
         }
         __syncwarp();
-        if (lane == 0) barrier_arrive(summed(bars, 0), per);
+        barrier_arrive(summed(bars, 0), per);
         if (last) {
             barrier_wait(summed(bars, 0), me.parity);
             finish(p, rows, sums, n_cols, n, old, out);
             __syncwarp();
         }
-        if (lane == 0) barrier_arrive(empty(bars, 0), 1);
+        barrier_arrive(empty(bars, 0), 1);
         if ((me.slot += step) >= a.slots) me.slot -= a.slots, me.parity ^= 1;
     }
 }
@@ -571,10 +571,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) k_stream(const __grid_c
     else if (threadIdx.x == 32) {
         for (int i = 0; i < a.slots; i++) {
             barrier_init(full(sm, i), COPIERS);
-            barrier_init(empty(sm, i), a.subs);
-            barrier_init(summed(sm, i), CU_SEGMENTS);
+            barrier_init(empty(sm, i), 32 * a.subs);
+            barrier_init(summed(sm, i), 32 * CU_SEGMENTS);
         }
-        barrier_init(meeting(sm), WARPS);
+        barrier_init(meeting(sm), 32 * WARPS);
     }
     __syncthreads();
     if (threadIdx.x >= 32 * WARPS) bring(a, range, sm);
