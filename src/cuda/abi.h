@@ -62,7 +62,8 @@ typedef struct cu_linear {
     const int32_t *tiles;    /* [n_tiles+1][4]: expert, first row, rows of each tile, and how many tiles; expert -1 ends the list */
     int64_t y_stride;        /* floats */
     int32_t n_rows, n_experts;
-    int32_t add, pad;
+    int32_t add;
+    int32_t x_step;          /* of experts in a step of one row: x rows from an entry of the list to the next, 0 or 1 */
 } cu_linear;
 
 /* Several products in one launch: blocks block0[i] .. block0[i+1] work on part i. */
@@ -77,9 +78,18 @@ typedef struct cu_linears {
  * of it, subs = 8 / per warps share it. Shared memory: barriers, the ring, columns
  * of activations (planes, then dx and X of each), and partial sums of each stage. */
 enum { CU_STREAM_WARPS = 8, CU_STREAM_COPIERS = 4, CU_STREAM_SLOTS = 24, CU_STREAM_RING = 640, CU_STREAM_ROWS = 4, CU_STREAM_SHARED = 216 << 10 };
-enum { CU_STREAM_4G64, CU_STREAM_4G64_F16, CU_STREAM_4G32, CU_STREAM_2G128, CU_STREAM_2G128_F16, CU_STREAM_8G64, CU_STREAM_PLANES };
+enum { CU_STREAM_ZEROS = 256 }; /* bytes */
+#define CU_STREAM_FORMATS(X) /* name, fmt, bits, group, scale_type */                                                                   \
+    X(4g64, CU_FMT_AFFINE, 4, 64, CU_S_BF16) X(4g64_f16, CU_FMT_AFFINE, 4, 64, CU_S_F16) X(4g32, CU_FMT_AFFINE, 4, 32, CU_S_BF16)       \
+    X(2g128, CU_FMT_AFFINE, 2, 128, CU_S_BF16) X(2g128_f16, CU_FMT_AFFINE, 2, 128, CU_S_F16) X(8g64, CU_FMT_AFFINE, 8, 64, CU_S_BF16)  \
+    X(planes, CU_FMT_PLANES, 8, 64, CU_S_F32)
+enum {
+#define CU_STREAM_NAME(name, ...) CU_STREAM_##name,
+    CU_STREAM_FORMATS(CU_STREAM_NAME)
+#undef CU_STREAM_NAME
+    CU_N_STREAM
+};
 typedef struct cu_cut {
-    int32_t format;          /* CU_STREAM_... */
     int32_t tiles;           /* of the matrix (of one expert) */
     int32_t stride, scale_stride; /* bytes from row to row of a stage, of its codes and of its scales */
     uint32_t cost;           /* of a tile, in some unit: all tiles of a launch times its blocks stay below 2^32 */
@@ -90,7 +100,8 @@ typedef struct cu_stream {
     int32_t n_parts;
     int32_t per, subs;
     int32_t slots, slot_bytes, sum_bytes;
-    int32_t x_at, x_bytes, columns, sums_at; /* x_bytes: planes of a column */
+    int32_t x_at, x_bytes, columns, sums_at, zeros_at; /* x_bytes: planes of a column */
+    int32_t entries;         /* of the list, in a step of one row: entry e is slot e; 0: as the list says */
     int32_t wait_first;      /* lists of experts are made by an earlier launch that may not have ended */
 } cu_stream;
 

@@ -28,7 +28,10 @@ static const struct kernel_entry {
     [CU_K_KV_PUT_MANY] = {cb_fatbin_attention_many, "k_kv_put_many", 0},
     [CU_K_ROUTE_MANY] = {cb_fatbin_rows_many, "k_route_many", 0},
     [CU_K_SOFTCAP] = {cb_fatbin_rows, "k_softcap", 0},
-    [CU_K_STREAM] = {cb_fatbin_stream, "k_stream", CU_STREAM_SHARED},
+#define STREAM(name, ...) [CU_K_STREAM + CU_STREAM_##name] = {cb_fatbin_stream, "k_stream_" #name, CU_STREAM_SHARED}, \
+                          [CU_K_STREAM_1 + CU_STREAM_##name] = {cb_fatbin_stream, "k_stream_" #name "_1", CU_STREAM_SHARED},
+    CU_STREAM_FORMATS(STREAM)
+#undef STREAM
     [CU_K_GEMV4] = {cb_fatbin_gemv, "k_gemv4", 0},
     [CU_K_GEMV8] = {cb_fatbin_gemv, "k_gemv8", 0},
     [CU_K_ATTN] = {cb_fatbin_attention, "k_attn", 16 * 512 * 4},
@@ -316,7 +319,7 @@ enum { SMALL_MATRIX = 1 << 20 }; /* bytes: less than this on average */
  * launches could not overlap. (k_rows_many: as many rows at a time as fit.) */
 static bool is_of_single_rows(cu_kernel k)
 {
-    return k < CU_K_ROWS_MANY || k == CU_K_SOFTCAP || k == CU_K_STREAM || (k >= CU_K_ATTN_STEP64 && k <= CU_K_DELTA_STEP) || (k >= CU_K_BEST && k <= CU_K_TOP_TAKE);
+    return k < CU_K_ROWS_MANY || k == CU_K_SOFTCAP || (k >= CU_K_STREAM && k <= CU_K_STREAM_LAST) || (k >= CU_K_ATTN_STEP64 && k <= CU_K_DELTA_STEP) || (k >= CU_K_BEST && k <= CU_K_TOP_TAKE);
 }
 
 /* stream.cu hides the way of the weights, gemv.cu has less to set up: of small matrices it is sooner done (SmolLM2 on an H200: 1,033 tok/s for

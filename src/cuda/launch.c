@@ -193,18 +193,27 @@ static int gemm(cb_dev *d, cu_linear *a, const int32_t **listed, cb_err *err)
     return rc < 0 ? rc : 1;
 }
 
-/* Products of few rows: 1, or 0 when they are not for k_stream. */
-static int stream(cb_dev *d, const cu_linears *all, bool experts, int n_rows, cb_err *err)
+/* Products of few rows, a launch for each format: those that are not for a k_stream are left in `all`. */
+static int stream(cb_dev *d, cu_linears *all, bool experts, int n_rows, cb_err *err)
 {
-    cu_stream a = {.n_parts = all->n_parts, .wait_first = experts && !d->list_made};
-    unsigned blocks, shared;
-    if (!d->stream_on) return 0;
-    memcpy(a.part, all->part, sizeof a.part);
-    int entries = experts ? cu_max_tiles(n_rows, a.part[0].n_experts) : 0;
-    if (!cu_stream_cut(&a, d->n_sm, d->max_shared, experts ? cu_expert_tile(n_rows) : 0, entries, &blocks, &shared)) return 0;
-    int rc = cu_kernel_launch(d, CU_K_STREAM, blocks, 1, 1, 32 * (CU_STREAM_WARPS + CU_STREAM_COPIERS), shared, &a, err);
-    if (experts) d->list_made = true;
-    return rc < 0 ? rc : 1;
+    int tile_rows = experts ? cu_expert_tile(n_rows) : 0, most = experts ? cu_max_tiles(n_rows, all->part[0].n_experts) : 0, left = 0, rc = 0;
+    bool done[CU_MAX_PARTS] = {false}, single = experts && d->schedule == &d->schedules[CU_FOR_ONE], one = single || (!experts && n_rows == 1);
+    for (int i = 0; i < all->n_parts && d->stream_on && rc == 0; i++) {
+        cu_stream a = {.wait_first = experts && !d->list_made, .entries = single ? n_rows : 0};
+        int format = cu_stream_format(&all->part[i].w);
+        unsigned blocks, shared;
+        if (done[i] || format < 0) continue;
+        for (int k = i; k < all->n_parts; k++)
+            if (cu_stream_format(&all->part[k].w) == format) a.part[a.n_parts++] = all->part[k];
+        if (!cu_stream_cut(&a, format, d->n_sm, d->max_shared, tile_rows, single ? n_rows : most, &blocks, &shared)) continue;
+        for (int k = i; k < all->n_parts; k++) done[k] |= cu_stream_format(&all->part[k].w) == format;
+        rc = cu_kernel_launch(d, (cu_kernel)((one ? CU_K_STREAM_1 : CU_K_STREAM) + format), blocks, 1, 1, 32 * (CU_STREAM_WARPS + CU_STREAM_COPIERS), shared, &a, err);
+        d->list_made |= experts;
+    }
+    for (int i = 0; i < all->n_parts; i++)
+        if (!done[i]) all->part[left++] = all->part[i];
+    all->n_parts = left;
+    return rc;
 }
 
 static int products(cb_dev *d, const int32_t *ops, int n, cb_err *err)
@@ -222,6 +231,7 @@ static int products(cb_dev *d, const int32_t *ops, int n, cb_err *err)
         a.part[i].x.flag = NULL; /* experts do without remainders */
         const int32_t *slots = cu_value(d, o->in[1]);
         a.part[i].x_row = o->n[0] ? slots : slots + n_rows;
+        a.part[i].x_step = o->n[0] != 0;
         a.part[i].y_row = slots;
         a.part[i].expert_at = d->sort_at;
         a.part[i].tiles = d->sort_tiles;
@@ -240,7 +250,8 @@ static int products(cb_dev *d, const int32_t *ops, int n, cb_err *err)
         n = a.n_parts = left;
     }
     int rc = stream(d, &a, experts, n_rows, err);
-    if (rc) return rc < 0 ? rc : 0;
+    if (rc < 0 || !a.n_parts) return rc;
+    n = a.n_parts;
     bool wide = n_rows > 4 && !(experts && cu_expert_tile(n_rows) == 4);
     int n_y = experts ? cu_max_tiles(n_rows, a.part[0].n_experts) : (n_rows + (wide ? 7 : 3)) / (wide ? 8 : 4);
     share_blocks(d, &a, experts ? 1 : n_y);

@@ -5,31 +5,31 @@ _Static_assert((int)CU_STREAM_RING >= 8 * (3 * (int)CU_STREAM_SLOTS + 1), "room 
 
 static int scale_bytes(const cu_weight *w) { return w->scale_type == CU_S_F32 ? 4 : 2; }
 
-static int format_of(const cu_weight *w)
+int cu_stream_format(const cu_weight *w)
 {
-    bool bf16 = w->scale_type == CU_S_BF16, f16 = w->scale_type == CU_S_F16;
-    if (w->fmt == CU_FMT_PLANES) return w->group == 64 && w->scale_type == CU_S_F32 ? CU_STREAM_PLANES : -1;
-    if (w->fmt != CU_FMT_AFFINE || !w->biases || (int64_t)w->n_groups * w->group != w->k) return -1;
-    if (w->bits == 4 && w->group == 64) return bf16 ? CU_STREAM_4G64 : f16 ? CU_STREAM_4G64_F16 : -1;
-    if (w->bits == 2 && w->group == 128) return bf16 ? CU_STREAM_2G128 : f16 ? CU_STREAM_2G128_F16 : -1;
-    if (w->bits == 4 && w->group == 32 && bf16) return CU_STREAM_4G32;
-    return w->bits == 8 && w->group == 64 && bf16 ? CU_STREAM_8G64 : -1;
+#define IS(name, f, b, g, s)                                                         \
+    if (w->fmt == f && w->group == g && w->scale_type == s && (f == CU_FMT_PLANES || w->bits == b)) found = CU_STREAM_##name;
+    int found = -1;
+    CU_STREAM_FORMATS(IS)
+#undef IS
+    if (w->fmt == CU_FMT_AFFINE && (!w->biases || (int64_t)w->n_groups * w->group != w->k)) return -1;
+    return found;
 }
 
 /* Reads of eight rows, BYTES of a group each, shall meet different banks. */
 static int stride_of(int format, int64_t piece)
 {
-    int step = format == CU_STREAM_4G32 ? 16 : format == CU_STREAM_8G64 || format == CU_STREAM_PLANES ? 64 : 32;
+    int step = format == CU_STREAM_4g32 ? 16 : format == CU_STREAM_8g64 || format == CU_STREAM_planes ? 64 : 32;
     return (int)(piece + ((step - piece) & 127));
 }
 
 /* Fills the strides; the size of a stage, or 0. */
-static int stage_bytes(cu_stream *a)
+static int stage_bytes(cu_stream *a, int format)
 {
     int most = 0;
     for (int i = 0; i < a->n_parts; i++) {
         const cu_weight *w = &a->part[i].w;
-        int64_t of_scales = (int64_t)w->n_groups * scale_bytes(w), stride = stride_of(a->cut[i].format, w->row_bytes);
+        int64_t of_scales = (int64_t)w->n_groups * scale_bytes(w), stride = stride_of(format, w->row_bytes);
         if (of_scales % 16 == 0) of_scales |= 16; /* rows of scales, too */
         int64_t n = 16 * (stride + (w->biases ? 2 : 1) * of_scales);
         if (n > CU_STREAM_SHARED) return 0;
@@ -40,15 +40,17 @@ static int stage_bytes(cu_stream *a)
     return (most + 127) & ~127;
 }
 
+enum { BEHIND = 1024 }; /* loads run ahead of what there is */
+
 /* What a group of a tile costs a warp that has this many segments at a time. */
-static int time_of(int per) { return per == 4 ? 31 : per == 2 ? 41 : 60; }
+static int time_of(int per) { return per == 4 ? 25 : per == 2 ? 34 : 45; }
 
 /* The ring in `most` bytes. `tiles`: of a block at most. 0, or the shared memory. */
-static int lay_out(cu_stream *a, int groups, int tiles, int most)
+static int lay_out(cu_stream *a, int format, int groups, int tiles, int most)
 {
-    int bytes = stage_bytes(a), columns = a->columns * (a->x_bytes + 8 * groups) + 128, best = 0;
+    int bytes = stage_bytes(a, format), columns = a->columns * (a->x_bytes + 8 * groups) + BEHIND, best = 0;
     if (!bytes) return 0;
-    int slots = (most - CU_STREAM_RING - columns) / (bytes + a->sum_bytes);
+    int slots = (most - CU_STREAM_RING - CU_STREAM_ZEROS - columns) / (bytes + a->sum_bytes);
     if (slots > CU_STREAM_SLOTS) slots = CU_STREAM_SLOTS;
     for (int per = 1; per <= 4; per *= 2) {
         int streams = CU_STREAM_WARPS * per / CU_SEGMENTS;
@@ -66,7 +68,8 @@ static int lay_out(cu_stream *a, int groups, int tiles, int most)
     a->slots = slots;
     a->slot_bytes = bytes;
     a->sums_at = CU_STREAM_RING + slots * bytes;
-    a->x_at = a->sums_at + slots * a->sum_bytes;
+    a->zeros_at = a->sums_at + slots * a->sum_bytes;
+    a->x_at = a->zeros_at + CU_STREAM_ZEROS;
     return a->x_at + columns;
 }
 
@@ -77,7 +80,9 @@ static void count_columns(cu_stream *a, int tile_rows, int *groups)
     a->columns = a->x_bytes = *groups = 0;
     for (int i = 0; i < a->n_parts; i++) {
         const cu_linear *p = &a->part[i];
-        int n = p->tiles ? 2 * tile_rows : p->x.flag ? 2 * p->n_rows : p->n_rows, of_tile = p->tiles ? tile_rows : n;
+        bool slots = p->tiles && a->entries;
+        int n = slots ? (p->x_step ? a->entries : 1) : p->tiles ? 2 * tile_rows : p->x.flag ? 2 * p->n_rows : p->n_rows;
+        int of_tile = slots ? 1 : p->tiles ? tile_rows : n;
         int x = p->w.n_groups * p->w.group * 2;
         if (n > a->columns) a->columns = n;
         if (of_tile > most) most = of_tile;
@@ -87,17 +92,18 @@ static void count_columns(cu_stream *a, int tile_rows, int *groups)
     a->sum_bytes = CU_SEGMENTS * 16 * 4 * most;
 }
 
-bool cu_stream_cut(cu_stream *a, int n_sm, int max_shared, int tile_rows, int most_entries, unsigned *blocks, unsigned *shared)
+bool cu_stream_cut(cu_stream *a, int format, int n_sm, int max_shared, int tile_rows, int most_entries, unsigned *blocks, unsigned *shared)
 {
     int64_t tiles = 0, all = 0;
     int groups;
+    if (format < 0) return false;
     for (int i = 0; i < a->n_parts; i++) {
         const cu_linear *p = &a->part[i];
         const cu_weight *w = &p->w;
         uintptr_t at = (uintptr_t)w->codes | (uintptr_t)w->scales | (uintptr_t)w->biases | (uintptr_t)w->row_bytes | (uintptr_t)p->x.planes;
         if (p->tiles) at |= (uintptr_t)(w->expert_rows * w->n_groups * scale_bytes(w));
         else if (p->n_rows > CU_STREAM_ROWS) return false;
-        if (at & 15 || (a->cut[i].format = format_of(w)) < 0) return false;
+        if (at & 15) return false;
         a->cut[i].tiles = (w->n_out + 15) / 16;
         a->cut[i].cost = (uint32_t)(w->row_bytes / 16 + w->n_groups * scale_bytes(w) / 8);
         int64_t n = (int64_t)a->cut[i].tiles * (p->tiles ? most_entries : 1);
@@ -109,7 +115,7 @@ bool cu_stream_cut(cu_stream *a, int n_sm, int max_shared, int tile_rows, int mo
     count_columns(a, tile_rows, &groups);
     int64_t n_blocks = tiles < n_sm ? tiles : n_sm;
     int per_block = (int)((tiles + n_blocks - 1) / n_blocks);
-    int bytes = lay_out(a, groups, per_block, CU_STREAM_SHARED < max_shared - 8192 ? CU_STREAM_SHARED : max_shared - 8192);
+    int bytes = lay_out(a, format, groups, per_block, CU_STREAM_SHARED < max_shared - 8192 ? CU_STREAM_SHARED : max_shared - 8192);
     if (!bytes || (a->slots == 1 && per_block > 1)) return false;
     *blocks = (unsigned)n_blocks;
     *shared = (unsigned)bytes;

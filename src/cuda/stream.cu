@@ -40,20 +40,37 @@ template <int FMT, int BITS, int GROUP, int SCALE> struct format {
 
 /* ---- the chains of some segments ---- */
 
-/* Columns of a tile: addresses of the first one's planes, and of its dx with X behind; how many there are, and bytes from one to the next. */
+/* Columns of a tile: addresses of the first one's planes, of zeros, and of its dx with X behind; how many there are, and bytes from one to the next. */
 struct columns_view {
-    uint32_t x, dx;
+    uint32_t x, zeros, dx;
     int n, x_stride;
 };
 
-/* Integer sums of one group of rows r and r + 8 with one column, as a lane holds them. */
-template <class F> struct sums {
-    static constexpr int N = F::PLANES ? 3 : 1;
-    int v[2][N];
-    __device__ __forceinline__ float value(int h) const
+/* Integer sums of one group of rows r and r + 8 with the columns of NB products, as a lane holds them. Codes that are the upper bits of a byte
+ * are multiplied where they stand, in a chain of their own, whose sums are 2^SHIFT, 2^(2*SHIFT) .. times as large. */
+template <class F, int NB> struct sums {
+    static constexpr bool IN_PLACE = F::PACK > 1 && F::WORDS > 1;
+    static constexpr int CHAINS = F::PLANES ? 1 : IN_PLACE ? F::PACK : F::PACK == 1 ? 2 : 1, SHIFT = IN_PLACE ? 8 / F::PACK : 0;
+    int d[NB][F::N_PLANES][CHAINS][4];
+
+    __device__ __forceinline__ void clear()
     {
-        if constexpr (F::PLANES) return planes_to_f32(v[h][0], v[h][1], v[h][2]);
-        return (float)v[h][0];
+#pragma unroll
+        for (int b = 0; b < NB; b++)
+#pragma unroll
+            for (int p = 0; p < F::N_PLANES; p++)
+#pragma unroll
+                for (int c = 0; c < CHAINS; c++)
+#pragma unroll
+                    for (int i = 0; i < 4; i++) d[b][p][c][i] = 0;
+    }
+    __device__ __forceinline__ float value(int b, int h) const
+    {
+        if constexpr (F::PLANES) return planes_to_f32(d[b][0][0][2 * h], d[b][0][0][2 * h + 1] + d[b][1][0][2 * h], d[b][1][0][2 * h + 1]);
+        int t = 256 * d[b][0][0][2 * h] + d[b][0][0][2 * h + 1];
+#pragma unroll
+        for (int c = 1; c < CHAINS; c++) t += 256 * d[b][0][c][2 * h] + d[b][0][c][2 * h + 1] >> c * SHIFT;
+        return (float)t;
     }
 };
 
@@ -62,7 +79,7 @@ template <class F, int NB> struct operands {
     static constexpr int PART = F::LANE / 4; /* words */
     uint32_t w[2][F::N_PLANES][F::WORDS], x[NB][F::STEPS / PART][PART];
 
-    __device__ __forceinline__ void load(uint32_t codes, uint32_t codes8, const uint32_t (&at)[NB], uint32_t offset)
+    __device__ __forceinline__ void load(uint32_t codes, uint32_t codes8, const uint32_t (&at)[NB])
     {
 #pragma unroll
         for (int q = 0; q < F::N_PLANES; q++) {
@@ -72,63 +89,60 @@ template <class F, int NB> struct operands {
 #pragma unroll
         for (int b = 0; b < NB; b++)
 #pragma unroll
-            for (int k = 0; k < F::STEPS / PART; k++) lds<PART>(x[b][k], at[b] + offset + k * 8 * F::LANE);
+            for (int k = 0; k < F::STEPS / PART; k++) lds<PART>(x[b][k], at[b] + k * 8 * F::LANE);
     }
-    __device__ __forceinline__ void multiply(sums<F> (&out)[NB]) const
+    __device__ __forceinline__ void add_to(sums<F, NB> &s) const
     {
+        constexpr bool in_place = sums<F, NB>::IN_PLACE;
         constexpr int BITS = F::PLANES ? 8 : 8 / F::PACK;
         constexpr uint32_t mask = BITS == 8 ? ~0u : ((1u << BITS % 8) - 1) * 0x01010101u;
-        int d[NB][F::N_PLANES][4] = {};
 #pragma unroll
         for (int i = 0; i < F::STEPS; i += 2) {
             const int w0 = i % F::WORDS, j0 = i / F::WORDS, w1 = (i + 1) % F::WORDS, j1 = (i + 1) / F::WORDS;
+            const int chain = in_place ? j0 : i / 2 % sums<F, NB>::CHAINS;
 #pragma unroll
             for (int q = 0; q < F::N_PLANES; q++) {
                 uint32_t a[4];
 #pragma unroll
                 for (int h = 0; h < 2; h++) {
-                    a[h] = w[h][q][w0] >> BITS % 8 * j0 & mask;
-                    a[2 + h] = w[h][q][w1] >> BITS % 8 * j1 & mask;
+                    a[h] = in_place ? w[h][q][w0] & mask << BITS % 8 * j0 : w[h][q][w0] >> BITS % 8 * j0 & mask;
+                    a[2 + h] = in_place ? w[h][q][w1] & mask << BITS % 8 * j1 : w[h][q][w1] >> BITS % 8 * j1 & mask;
                 }
 #pragma unroll
                 for (int b = 0; b < NB; b++) {
                     uint32_t x0 = x[b][i / PART][i % PART], x1 = x[b][(i + 1) / PART][(i + 1) % PART];
-                    if (F::PLANES) mma_s8s8(d[b][q], a[0], a[1], a[2], a[3], x0, x1);
-                    else mma_u8s8(d[b][q], a[0], a[1], a[2], a[3], x0, x1);
+                    if (F::PLANES) mma_s8s8(s.d[b][q][chain], a[0], a[1], a[2], a[3], x0, x1);
+                    else mma_u8s8(s.d[b][q][chain], a[0], a[1], a[2], a[3], x0, x1);
                 }
             }
         }
-#pragma unroll
-        for (int b = 0; b < NB; b++)
-#pragma unroll
-            for (int h = 0; h < 2; h++) {
-                if constexpr (F::PLANES) {
-                    out[b].v[h][0] = d[b][0][2 * h];
-                    out[b].v[h][1] = d[b][0][2 * h + 1] + d[b][1][2 * h];
-                    out[b].v[h][2] = d[b][1][2 * h + 1];
-                } else out[b].v[h][0] = 256 * d[b][0][2 * h] + d[b][0][2 * h + 1];
-            }
     }
 };
 
-/* What a lane does of segments l0 .. l0+SEGS of up to COLS columns; places in a stage are counted from its beginning. */
+/* What a lane does of segments l0 .. l0+SEGS of up to COLS columns; places in a stage are counted from its beginning. Of several segments the
+ * products are added up in the same place: where a column pair does not belong to the segment at hand there are zeros. */
 template <class F, int COLS, int SEGS> struct chains {
-    static constexpr int FOUR = COLS < 4 ? COLS : 4, NB = COLS > 4 ? 2 : 1;
-    uint32_t codes[SEGS], x[SEGS][NB], dx[NB], scales;
-    uint32_t to8, scales8, biases; /* from a row to the one 8 further, from a scale to its bias */
-    int own, n, n_mine;            /* which segment this lane finishes; groups of one at most, and of that one */
+    static constexpr int FOUR = COLS < 4 ? COLS : 4, NB = COLS > 4 ? 2 : 1, AT_ONCE = SEGS == 1 && NB == 1 ? 2 : 1; /* groups */
+    uint32_t codes[SEGS], x[NB], zeros, dx[NB], scales; /* codes and scales: in the stage at hand, which begins at `stage` */
+    uint32_t stage, to8, scales8, biases; /* from a row to the one 8 further, from a scale to its bias */
+    int own, loads, n, n_mine;     /* which segment this lane finishes, and whose activations it loads; groups of one at most, and of that one */
 
     __device__ __forceinline__ void begin(const columns_view &k, const cu_cut &cut, int G, int l0)
     {
         int lane = threadIdx.x & 31, r = lane >> 2, c = lane & 3, col = c % FOUR;
+        uint32_t mine_at = (r & 1) * 4 * F::LANE + c * F::LANE;
         own = c / FOUR % SEGS;
+        loads = r / 2 / FOUR % SEGS;
+        stage = 0;
 #pragma unroll
         for (int q = 0; q < SEGS; q++) {
             int g = (unsigned)((l0 + q) * G) / CU_SEGMENTS;
             codes[q] = r * cut.stride + c * F::WORDS * 4 + g * F::BYTES;
-#pragma unroll
-            for (int b = 0; b < NB; b++) x[q][b] = k.x + min(4 * b + r / 2 % FOUR, k.n - 1) * k.x_stride + (r & 1) * 4 * F::LANE + c * F::LANE + g * F::X_BYTES;
         }
+        zeros = k.zeros + mine_at;
+#pragma unroll
+        for (int b = 0; b < NB; b++)
+            x[b] = mine_at + k.x + min(4 * b + r / 2 % FOUR, k.n - 1) * k.x_stride + (unsigned)((l0 + loads) * G) / CU_SEGMENTS * F::X_BYTES;
         int mine = (unsigned)((l0 + own) * G) / CU_SEGMENTS;
         n_mine = (unsigned)((l0 + own + 1) * G) / CU_SEGMENTS - mine;
         n = (unsigned)(G + CU_SEGMENTS - 1) / CU_SEGMENTS;
@@ -140,52 +154,74 @@ template <class F, int COLS, int SEGS> struct chains {
         for (int b = 0; b < NB; b++) dx[b] = k.dx + min(4 * b + col, k.n - 1) * (8 * G) + 4 * mine;
     }
 
-    __device__ __forceinline__ void go(uint32_t stage, int G, float (&acc)[NB][2]) const
+    /* The sums of group i into acc. */
+    __device__ __forceinline__ void fold(const sums<F, NB> &d, int G, int i, float (&acc)[NB][2]) const
+    {
+        float w[2], v[2];
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            uint32_t at = scales + i * F::SB + h * scales8;
+            w[h] = F::scale(at);
+            v[h] = F::AFFINE ? F::scale(at + biases) : 0;
+        }
+#pragma unroll
+        for (int b = 0; b < NB; b++) {
+            float f = lds_float(dx[b] + 4 * i), X = F::AFFINE ? lds_float(dx[b] + 4 * (G + i)) : 0;
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                float p = f * d.value(b, h), y = acc[b][h];
+                if (F::AFFINE) y = cb_fma(v[h], X, y);
+                y = cb_fma(w[h], p, y);
+                acc[b][h] = i < n_mine ? y : acc[b][h];
+            }
+        }
+    }
+
+    __device__ __forceinline__ void load(operands<F, NB> &o, int q) const
+    {
+        uint32_t at[NB];
+#pragma unroll
+        for (int b = 0; b < NB; b++) at[b] = SEGS == 1 || loads == q ? x[b] : zeros;
+        o.load(codes[q], codes[q] + to8, at);
+    }
+
+    __device__ __forceinline__ void advance(int groups)
     {
 #pragma unroll
+        for (int q = 0; q < SEGS; q++) codes[q] += groups * F::BYTES;
+#pragma unroll
+        for (int b = 0; b < NB; b++) x[b] += groups * F::X_BYTES;
+    }
+
+    __device__ __forceinline__ void go(uint32_t next_stage, int G, float (&acc)[NB][2])
+    {
+        uint32_t to = next_stage - stage;
+        stage = next_stage;
+        scales += to;
+#pragma unroll
         for (int b = 0; b < NB; b++) acc[b][0] = acc[b][1] = 0;
+#pragma unroll
+        for (int q = 0; q < SEGS; q++) codes[q] += to;
         operands<F, NB> at_hand, ahead; /* loads are a segment ahead of products, also from one group to the next */
-        at_hand.load(stage + codes[0], stage + codes[0] + to8, x[0], 0);
+        load(at_hand, 0);
 #pragma unroll 1
-        for (int i = 0; i < n; i++) {
-            sums<F> d[NB];
-            float w[2], v[2], f[NB], X[NB];
+        for (int i = 0; i < n; i += AT_ONCE) {
+            sums<F, NB> d[AT_ONCE];
 #pragma unroll
-            for (int q = 0; q < SEGS; q++) {
-                sums<F> e[NB];
-                constexpr int AHEAD = 1;
-                int next = i + (q + AHEAD) / SEGS;
-                uint32_t from = stage + codes[(q + AHEAD) % SEGS] + next * F::BYTES;
-                ahead.load(from, from + to8, x[(q + AHEAD) % SEGS], next * F::X_BYTES); /* behind the last group: something, not used */
-                if (q == SEGS - 1) {
+            for (int u = 0; u < AT_ONCE; u++) {
+                d[u].clear();
 #pragma unroll
-                    for (int h = 0; h < 2; h++) {
-                        uint32_t at = stage + scales + i * F::SB + h * scales8;
-                        w[h] = F::scale(at);
-                        if (F::AFFINE) v[h] = F::scale(at + biases);
-                    }
-#pragma unroll
-                    for (int b = 0; b < NB; b++) f[b] = lds_float(dx[b] + 4 * i), X[b] = F::AFFINE ? lds_float(dx[b] + 4 * (G + i)) : 0;
+                for (int q = 0; q < SEGS; q++) {
+                    if (q == SEGS - 1) advance(1);
+                    load(ahead, (q + 1) % SEGS); /* behind the last group: something, not used */
+                    at_hand.add_to(d[u]);
+                    at_hand = ahead;
                 }
-                at_hand.multiply(e);
-                at_hand = ahead;
-#pragma unroll
-                for (int b = 0; b < NB; b++)
-#pragma unroll
-                    for (int h = 0; h < 2; h++)
-#pragma unroll
-                        for (int p = 0; p < sums<F>::N; p++) d[b].v[h][p] = q == 0 || own == q ? e[b].v[h][p] : d[b].v[h][p];
             }
-            if (i >= n_mine) continue;
 #pragma unroll
-            for (int b = 0; b < NB; b++)
-#pragma unroll
-                for (int h = 0; h < 2; h++) {
-                    float p = f[b] * d[b].value(h);
-                    if (F::AFFINE) acc[b][h] = cb_fma(v[h], X[b], acc[b][h]);
-                    acc[b][h] = cb_fma(w[h], p, acc[b][h]);
-                }
+            for (int u = 0; u < AT_ONCE; u++) fold(d[u], G, i + u, acc);
         }
+        advance(-((n + AT_ONCE - 1) / AT_ONCE * AT_ONCE));
     }
 
     /* Sums of a stage: [segment][column][16]. */
@@ -231,7 +267,7 @@ __device__ __forceinline__ void share_tiles(const cu_stream &a, int2 *range)
     if (i < a.n_parts) {
         const int4 *list = (const int4 *)a.part[i].tiles;
         cost = a.cut[i].cost;
-        n = a.cut[i].tiles * (list ? list[0].w : 1);
+        n = a.cut[i].tiles * (!list ? 1 : a.entries ? a.entries : list[0].w);
     }
     end = n * cost;
     for (int s = 1; s < CU_MAX_PARTS; s *= 2) {
@@ -380,7 +416,7 @@ struct rows_view {
 };
 
 /* One warp: sums of the segments in order, the outputs. `old`: what stood at this lane's first output. */
-__device__ __forceinline__ void finish(const cu_linear &p, const rows_view &rows, uint32_t sums, int n_cols, int n, float old, float *first)
+__device__ __forceinline__ void finish(const cu_stream &a, const cu_linear &p, const rows_view &rows, uint32_t sums, int n_cols, int n, float old, float *first)
 {
     int lane = threadIdx.x % 32;
 #pragma unroll 1
@@ -391,7 +427,7 @@ __device__ __forceinline__ void finish(const cu_linear &p, const rows_view &rows
 #pragma unroll
         for (int s = 1; s < CU_SEGMENTS; s++) y = y + lds_float(at + s * n_cols * 64);
         if (n >= p.w.n_out) continue;
-        float *out = i == lane ? first : p.y + (size_t)(p.y_row ? p.y_row[rows.row0 + t] : rows.row0 + t) * p.y_stride + n;
+        float *out = i == lane ? first : p.y + (size_t)(p.y_row && !a.entries ? p.y_row[rows.row0 + t] : rows.row0 + t) * p.y_stride + n;
         if (p.add) y = (i == lane ? old : *out) + y;
         if (rows.flags >> t & 1) {
             at = sums + ((rows.n + __popc(rows.flags & ((1u << t) - 1))) * 16 + lane % 16) * 4;
@@ -412,12 +448,12 @@ template <class F, int COLS, int SEGS> __device__ __forceinline__ void run(const
     typedef chains<F, COLS, SEGS> lane_chains;
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, G = p.w.n_groups, per = COLS == 1 ? SEGS : a.per, l0 = (warp & (a.subs - 1)) * per, step = WARPS / a.subs;
     bool last = l0 + per == CU_SEGMENTS;
-    columns_view k = {me.sm + a.x_at + rows.col * a.x_bytes, me.sm + a.x_at + a.columns * a.x_bytes + rows.col * 8 * G, n_cols, a.x_bytes};
+    columns_view k = {me.sm + a.x_at + rows.col * a.x_bytes, me.sm + a.zeros_at, me.sm + a.x_at + a.columns * a.x_bytes + rows.col * 8 * G, n_cols, a.x_bytes};
     lane_chains all;
     if (COLS == 1) all.begin(k, cut, G, l0);
     int n = (t0 + me.next - me.stage) * 16 + lane % 16, r = rows.row0 + lane / 16;
     float *out = p.y + n;
-    if (last && lane < 16 * rows.n) out += (size_t)(p.y_row ? p.y_row[r] : r) * p.y_stride;
+    if (last && lane < 16 * rows.n) out += (size_t)(p.y_row && !a.entries ? p.y_row[r] : r) * p.y_stride;
 #pragma unroll 1
     for (; me.next < end; me.next += step, n += 16 * step, out += 16 * step) {
         uint32_t bars = me.sm + 8 * me.slot, stage = me.sm + CU_STREAM_RING + me.slot * a.slot_bytes, sums = me.sm + a.sums_at + me.slot * a.sum_bytes;
@@ -435,7 +471,7 @@ template <class F, int COLS, int SEGS> __device__ __forceinline__ void run(const
         barrier_arrive(summed(bars, 0), per);
         if (last) {
             barrier_wait(summed(bars, 0), me.parity);
-            finish(p, rows, sums, n_cols, n, old, out);
+            finish(a, p, rows, sums, n_cols, n, old, out);
             __syncwarp();
         }
         barrier_arrive(empty(bars, 0), 1);
@@ -444,7 +480,7 @@ template <class F, int COLS, int SEGS> __device__ __forceinline__ void run(const
 }
 
 /* Tiles t0 .. t1 with these rows. */
-template <class F> __device__ __forceinline__ void tiles(const cu_stream &a, int part, worker &me, int t0, int t1, const rows_view &rows)
+template <class F, bool ONE> __device__ __forceinline__ void tiles(const cu_stream &a, int part, worker &me, int t0, int t1, const rows_view &rows)
 {
     int n_cols = rows.n + __popc(rows.flags), end = me.stage + t1 - t0;
     if (n_cols == 1) {
@@ -454,8 +490,10 @@ template <class F> __device__ __forceinline__ void tiles(const cu_stream &a, int
     } else if (n_cols == 2) {
         if (a.per == 1) run<F, 2, 1>(a, part, me, t0, end, rows, n_cols);
         else run<F, 2, 2>(a, part, me, t0, end, rows, n_cols);
-    } else if (n_cols <= 4) run<F, 4, 1>(a, part, me, t0, end, rows, n_cols);
-    else run<F, 8, 1>(a, part, me, t0, end, rows, n_cols);
+    } else if constexpr (!ONE) {
+        if (n_cols <= 4) run<F, 4, 1>(a, part, me, t0, end, rows, n_cols);
+        else run<F, 8, 1>(a, part, me, t0, end, rows, n_cols);
+    }
     me.stage = end;
 }
 
@@ -472,28 +510,46 @@ __device__ __forceinline__ void wait_for_input(worker &me)
 }
 
 /* The rows of the step. */
-template <class F> __device__ __forceinline__ void load_rows(const cu_stream &a, const cu_linear &p, worker &me, loaded &have)
+template <class F, bool ONE> __device__ __forceinline__ void load_rows(const cu_stream &a, const cu_linear &p, worker &me, loaded &have)
 {
     unsigned f[CU_STREAM_ROWS], flags = 0;
     if (me.waited) me.all.meet(); /* what stands there is no longer needed */
     wait_for_input(me);
     if (p.x.flag) {
 #pragma unroll
-        for (int r = 0; r < CU_STREAM_ROWS; r++) f[r] = r < p.n_rows ? p.x.flag[r] : 0;
+        for (int r = 0; r < (ONE ? 1 : CU_STREAM_ROWS); r++) f[r] = r < p.n_rows ? p.x.flag[r] : 0;
     }
-    if (p.n_rows == 1) load_columns<F, true>(a, p.x, me.sm, 0, 1, [](int) { return 0; });
+    if (ONE || p.n_rows == 1) load_columns<F, true>(a, p.x, me.sm, 0, 1, [](int) { return 0; });
     else load_columns<F, false>(a, p.x, me.sm, 0, p.n_rows, [](int k) { return k; });
     if (p.x.flag) {
 #pragma unroll
-        for (int r = 0; r < CU_STREAM_ROWS; r++) flags |= (f[r] != 0) << r;
+        for (int r = 0; r < (ONE ? 1 : CU_STREAM_ROWS); r++) flags |= (f[r] != 0) << r;
     }
     have = {p.x.planes, flags};
-    if (flags) load_columns<F, false>(a, p.x, me.sm, p.n_rows, __popc(flags), [&](int k) {
+    if (ONE && flags) load_columns<F, true>(a, p.x, me.sm, 1, 1, [&](int) { return p.x.n_rows; });
+    else if (flags) load_columns<F, false>(a, p.x, me.sm, p.n_rows, __popc(flags), [&](int k) {
         unsigned m = flags;
         for (; k; k--) m &= m - 1;
         return p.x.n_rows + __ffs(m) - 1;
     });
     me.all.meet();
+}
+
+/* One part, in a step of one row. Of experts entry e of the list is slot e, and reads row e of the activations, or the only one; other parts are
+ * one such entry. */
+template <class F> __device__ __forceinline__ void work_one(const cu_stream &a, int part, worker &me, int2 range, loaded &have)
+{
+    const cu_linear &p = a.part[part];
+    int T = a.cut[part].tiles, e = range.x / T, e_last = (range.y - 1) / T;
+    if (p.x_step) {
+        if (me.waited) me.all.meet();
+        wait_for_input(me);
+        load_columns<F, false>(a, p.x, me.sm, 0, e_last + 1 - e, [&](int k) { return e + k; });
+        have = {NULL, 0};
+        me.all.meet();
+    } else if (have.planes != p.x.planes) load_rows<F, true>(a, p, me, have);
+    for (int col = 0; e <= e_last; e++, col += p.x_step)
+        tiles<F, true>(a, part, me, max(range.x - e * T, 0), min(range.y - e * T, T), {col, 1, e, have.flags});
 }
 
 /* One part. Of experts as many entries of the list at a time as there are columns for; the rows of a step are one entry. */
@@ -502,8 +558,8 @@ template <class F> __device__ __forceinline__ void work(const cu_stream &a, int 
     const cu_linear &p = a.part[part];
     const int4 *list = (const int4 *)p.tiles;
     if (!list) {
-        if (have.planes != p.x.planes) load_rows<F>(a, p, me, have);
-        tiles<F>(a, part, me, range.x, range.y, {0, p.n_rows, 0, have.flags});
+        if (have.planes != p.x.planes) load_rows<F, false>(a, p, me, have);
+        tiles<F, false>(a, part, me, range.x, range.y, {0, p.n_rows, 0, have.flags});
         return;
     }
     int T = a.cut[part].tiles, e_last = (range.y - 1) / T;
@@ -518,7 +574,7 @@ template <class F> __device__ __forceinline__ void work(const cu_stream &a, int 
         me.all.meet();
         for (int col = 0, i = 0; e < e1; e++, i++) {
             rows_view rows = {col, __shfl_sync(FULL, ahead.z, i), __shfl_sync(FULL, ahead.y, i), 0};
-            tiles<F>(a, part, me, max(range.x - e * T, 0), min(range.y - e * T, T), rows);
+            tiles<F, false>(a, part, me, max(range.x - e * T, 0), min(range.y - e * T, T), rows);
             col += rows.n;
         }
     }
@@ -534,37 +590,22 @@ __device__ __forceinline__ void touch_params(const cu_stream &a, const int2 *ran
           (uintptr_t)p.y_row + p.y_stride + p.n_rows + p.w.n_out + a.cut[i].stride + a.x_at + a.slots);
 }
 
-__device__ __forceinline__ void multiply_all(const cu_stream &a, const int2 *range, uint32_t sm)
+template <class F, bool ONE> __device__ __forceinline__ void multiply_all(const cu_stream &a, const int2 *range, uint32_t sm)
 {
     int stream = threadIdx.x / 32 / a.subs;
     worker me = {sm, {meeting(sm), 0}, false, 0, stream, stream, 0};
     loaded have = {NULL, 0};
 #pragma unroll 1
-    for (int i = 0; i < a.n_parts; i++) {
-        int2 mine = range[i];
-        if (mine.x >= mine.y) continue;
-        switch (a.cut[i].format) {
-        case CU_STREAM_4G64: work<format<CU_FMT_AFFINE, 4, 64, CU_S_BF16>>(a, i, me, mine, have); break;
-        case CU_STREAM_4G64_F16: work<format<CU_FMT_AFFINE, 4, 64, CU_S_F16>>(a, i, me, mine, have); break;
-        case CU_STREAM_4G32: work<format<CU_FMT_AFFINE, 4, 32, CU_S_BF16>>(a, i, me, mine, have); break;
-        case CU_STREAM_2G128: work<format<CU_FMT_AFFINE, 2, 128, CU_S_BF16>>(a, i, me, mine, have); break;
-        case CU_STREAM_2G128_F16: work<format<CU_FMT_AFFINE, 2, 128, CU_S_F16>>(a, i, me, mine, have); break;
-        case CU_STREAM_8G64: work<format<CU_FMT_AFFINE, 8, 64, CU_S_BF16>>(a, i, me, mine, have); break;
-        default: work<format<CU_FMT_PLANES, 8, 64, CU_S_F32>>(a, i, me, mine, have);
+    for (int i = 0; i < a.n_parts; i++)
+        if (range[i].x < range[i].y) {
+            if constexpr (ONE) work_one<F>(a, i, me, range[i], have);
+            else work<F>(a, i, me, range[i], have);
         }
-    }
     wait_for_input(me); /* a launch is over when all of its blocks are: not before the one in front */
 }
-#endif
 
-/* The next launch may begin when all blocks are past pdl_trigger(). A launch that must wait for its list of experts is past that when the
- * list is made, so that launches behind it find it made even before their own input is. */
-extern "C" __global__ void __launch_bounds__(THREADS, 2) k_stream(const __grid_constant__ cu_stream a)
+template <class F, bool ONE> __device__ __forceinline__ void stream(const cu_stream &a, int2 *range, uint32_t sm)
 {
-#if __CUDA_ARCH__ >= 900
-    extern __shared__ __align__(1024) uint8_t shared[];
-    __shared__ int2 range[CU_MAX_PARTS];
-    uint32_t sm = address(shared);
     if (a.wait_first) pdl_wait();
     pdl_trigger();
     if (threadIdx.x < 32) share_tiles(a, range);
@@ -575,12 +616,29 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) k_stream(const __grid_c
             barrier_init(summed(sm, i), 32 * CU_SEGMENTS);
         }
         barrier_init(meeting(sm), 32 * WARPS);
-    }
+    } else if (threadIdx.x >= 64 && threadIdx.x < 64 + CU_STREAM_ZEROS / 4) sts_float(sm + a.zeros_at + 4 * (threadIdx.x - 64), 0);
     __syncthreads();
     if (threadIdx.x >= 32 * WARPS) bring(a, range, sm);
     else {
         touch_params(a, range);
-        multiply_all(a, range, sm);
+        multiply_all<F, ONE>(a, range, sm);
     }
-#endif
 }
+#endif
+
+/* A kernel for each format. The next launch may begin when all blocks are past pdl_trigger(). A launch that must wait for its list of experts is
+ * past that when the list is made, so that launches behind it find it made even before their own input is. */
+#if __CUDA_ARCH__ >= 900
+#define BODY(one, ...) stream<format<__VA_ARGS__>, one>(a, range, address(shared));
+#else
+#define BODY(...)
+#endif
+#define KERNEL(name, one, blocks, ...)                                                                                 \
+    extern "C" __global__ void __launch_bounds__(THREADS, blocks) k_stream_##name(const __grid_constant__ cu_stream a) \
+    {                                                                                                                   \
+        extern __shared__ __align__(1024) uint8_t shared[];                                                             \
+        __shared__ int2 range[CU_MAX_PARTS];                                                                            \
+        BODY(one, __VA_ARGS__)                                                                                          \
+    }
+#define KERNELS(name, ...) KERNEL(name##_1, true, 2, __VA_ARGS__) KERNEL(name, false, 1, __VA_ARGS__)
+CU_STREAM_FORMATS(KERNELS)

@@ -4,7 +4,10 @@
 #include "cuda/abi.h"
 #include <stdbool.h>
 
-/* Cuts the work of a launch whose parts are filled in, and gives its grid and shared memory. false: k_stream cannot do it. Of experts
+/* The kernel for this matrix (CU_STREAM_...), or -1. */
+int cu_stream_format(const cu_weight *w);
+
+/* Cuts the work of a launch whose parts, all of one format, are filled in, and gives its grid and shared memory. false: k_stream cannot do it. Of experts
  * an entry of the list has at most tile_rows rows, and the list most_entries entries. */
-bool cu_stream_cut(cu_stream *a, int n_sm, int max_shared, int tile_rows, int most_entries, unsigned *blocks, unsigned *shared);
+bool cu_stream_cut(cu_stream *a, int format, int n_sm, int max_shared, int tile_rows, int most_entries, unsigned *blocks, unsigned *shared);
 #endif

@@ -9,7 +9,7 @@ extern "C" {
 
 #define KERNELS(X)                                                                                                                \
     X(k_rows, cu_rows) X(k_rows_few8, cu_rows_few) X(k_softcap, cu_rows) X(k_rows_many, cu_rows_many)  \
-    X(k_rows_many_wide, cu_rows_many) X(k_kv_put_many, cu_rows_many) X(k_route_many, cu_rows_many) X(k_stream, cu_stream)          \
+    X(k_rows_many_wide, cu_rows_many) X(k_kv_put_many, cu_rows_many) X(k_route_many, cu_rows_many)          \
     X(k_gemv4, cu_linears)                                                                                                         \
     X(k_gemv8, cu_linears) X(k_attn, cu_attention) X(k_attn_split, cu_attention) X(k_attn_merge, cu_attention)                     \
     X(k_attn_step64, cu_attn_step) X(k_attn_step128, cu_attn_step) X(k_attn_step256, cu_attn_step) X(k_attn_step512, cu_attn_step) \
@@ -26,6 +26,8 @@ extern "C" {
 KERNELS(BODY)
 #define CHAIN_BODY(name, ...) BODY(k_##name, cu_rows_few)
 CU_CHAINS(CHAIN_BODY)
+#define STREAM_BODY(name, ...) BODY(k_stream_##name, cu_stream) BODY(k_stream_##name##_1, cu_stream)
+CU_STREAM_FORMATS(STREAM_BODY)
 
 extern "C" fake_kernel fake_kernel_find(const char *name, size_t *n)
 {
@@ -37,6 +39,8 @@ extern "C" fake_kernel fake_kernel_find(const char *name, size_t *n)
 #define FIND_CHAIN(name, ...) FIND(k_##name, cu_rows_few)
     KERNELS(FIND)
     CU_CHAINS(FIND_CHAIN)
+#define FIND_STREAM(name, ...) FIND(k_stream_##name, cu_stream) FIND(k_stream_##name##_1, cu_stream)
+    CU_STREAM_FORMATS(FIND_STREAM)
     fprintf(stderr, "emulate: %s is not emulated\n", name);
     return NULL;
 }
