@@ -497,10 +497,11 @@ template <class F, bool ONE> __device__ __forceinline__ void tiles(const cu_stre
     me.stage = end;
 }
 
-/* What stands in the columns: planes of a plain part, and which of its rows have a remainder. */
+/* What stands in the columns: planes of a plain part, and which of its rows have a remainder, if that was asked. */
 struct loaded {
     const int8_t *planes;
     unsigned flags;
+    bool asked;
 };
 
 __device__ __forceinline__ void wait_for_input(worker &me)
@@ -525,7 +526,7 @@ template <class F, bool ONE> __device__ __forceinline__ void load_rows(const cu_
 #pragma unroll
         for (int r = 0; r < (ONE ? 1 : CU_STREAM_ROWS); r++) flags |= (f[r] != 0) << r;
     }
-    have = {p.x.planes, flags};
+    have = {p.x.planes, flags, p.x.flag != NULL};
     if (ONE && flags) load_columns<F, true>(a, p.x, me.sm, 1, 1, [&](int) { return p.x.n_rows; });
     else if (flags) load_columns<F, false>(a, p.x, me.sm, p.n_rows, __popc(flags), [&](int k) {
         unsigned m = flags;
@@ -545,11 +546,11 @@ template <class F> __device__ __forceinline__ void work_one(const cu_stream &a, 
         if (me.waited) me.all.meet();
         wait_for_input(me);
         load_columns<F, false>(a, p.x, me.sm, 0, e_last + 1 - e, [&](int k) { return e + k; });
-        have = {NULL, 0};
+        have = {NULL, 0, false};
         me.all.meet();
-    } else if (have.planes != p.x.planes) load_rows<F, true>(a, p, me, have);
+    } else if (have.planes != p.x.planes || (p.x.flag && !have.asked)) load_rows<F, true>(a, p, me, have);
     for (int col = 0; e <= e_last; e++, col += p.x_step)
-        tiles<F, true>(a, part, me, max(range.x - e * T, 0), min(range.y - e * T, T), {col, 1, e, have.flags});
+        tiles<F, true>(a, part, me, max(range.x - e * T, 0), min(range.y - e * T, T), {col, 1, e, p.x.flag ? have.flags : 0});
 }
 
 /* One part. Of experts as many entries of the list at a time as there are columns for; the rows of a step are one entry. */
@@ -594,7 +595,7 @@ template <class F, bool ONE> __device__ __forceinline__ void multiply_all(const 
 {
     int stream = threadIdx.x / 32 / a.subs;
     worker me = {sm, {meeting(sm), 0}, false, 0, stream, stream, 0};
-    loaded have = {NULL, 0};
+    loaded have = {NULL, 0, false};
 #pragma unroll 1
     for (int i = 0; i < a.n_parts; i++)
         if (range[i].x < range[i].y) {
