@@ -19,6 +19,10 @@ __device__ __forceinline__ void pdl_wait()
 #endif
 }
 
+/* Four warps, side by side, give registers back or take them; each gets N. */
+template <int N> __device__ __forceinline__ void fewer_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N)); }
+template <int N> __device__ __forceinline__ void more_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N)); }
+
 /* 1/x but for the last bit, x normal. */
 __device__ __forceinline__ float reciprocal_about(float x)
 {
@@ -168,6 +172,8 @@ template <int N> __device__ __forceinline__ void copies_wait() { asm volatile("c
 /* ---- barriers in shared memory ---- */
 
 #if __CUDA_ARCH__ >= 900
+/* Barrier `id` (1 to 15) of so many threads of the block, whole warps. */
+__device__ __forceinline__ void barrier_among(int id, int threads) { asm volatile("bar.sync %0,%1;" ::"r"(id), "r"(threads) : "memory"); }
 /* A phase of the barrier ends when `arrivals` have arrived. */
 __device__ __forceinline__ void barrier_init(uint32_t at, int arrivals)
 {

@@ -17,19 +17,21 @@ int cu_stream_format(const cu_weight *w)
 }
 
 /* Reads of eight rows, BYTES of a group each, shall meet different banks. */
-static int stride_of(int format, int64_t piece)
+static int stride_of(const cu_weight *w)
 {
+    int format = cu_stream_format(w);
+    int64_t piece = w->row_bytes;
     int step = format == CU_STREAM_4g32 ? 16 : format == CU_STREAM_8g64 || format == CU_STREAM_planes ? 64 : 32;
     return (int)(piece + ((step - piece) & 127));
 }
 
 /* Fills the strides; the size of a stage, or 0. */
-static int stage_bytes(cu_stream *a, int format)
+static int stage_bytes(cu_stream *a)
 {
     int most = 0;
     for (int i = 0; i < a->n_parts; i++) {
         const cu_weight *w = &a->part[i].w;
-        int64_t of_scales = (int64_t)w->n_groups * scale_bytes(w), stride = stride_of(format, w->row_bytes);
+        int64_t of_scales = (int64_t)w->n_groups * scale_bytes(w), stride = stride_of(w);
         if (of_scales % 16 == 0) of_scales |= 16; /* rows of scales, too */
         int64_t n = 16 * (stride + (w->biases ? 2 : 1) * of_scales);
         if (n > CU_STREAM_SHARED) return 0;
@@ -46,9 +48,9 @@ enum { BEHIND = 1024 }; /* loads run ahead of what there is */
 static int time_of(int per) { return per == 4 ? 25 : per == 2 ? 34 : 45; }
 
 /* The ring in `most` bytes. `tiles`: of a block at most. 0, or the shared memory. */
-static int lay_out(cu_stream *a, int format, int groups, int tiles, int most)
+static int lay_out(cu_stream *a, int groups, int tiles, int most)
 {
-    int bytes = stage_bytes(a, format), columns = a->columns * (a->x_bytes + 8 * groups) + BEHIND, best = 0;
+    int bytes = stage_bytes(a), columns = a->columns * (a->x_bytes + 8 * groups) + BEHIND, best = 0;
     if (!bytes) return 0;
     int slots = (most - CU_STREAM_RING - CU_STREAM_ZEROS - columns) / (bytes + a->sum_bytes);
     if (slots > CU_STREAM_SLOTS) slots = CU_STREAM_SLOTS;
@@ -92,18 +94,17 @@ static void count_columns(cu_stream *a, int tile_rows, int *groups)
     a->sum_bytes = CU_SEGMENTS * 16 * 4 * most;
 }
 
-bool cu_stream_cut(cu_stream *a, int format, int n_sm, int max_shared, int tile_rows, int most_entries, unsigned *blocks, unsigned *shared)
+bool cu_stream_cut(cu_stream *a, int n_sm, int max_shared, int tile_rows, int most_entries, unsigned *blocks, unsigned *shared)
 {
     int64_t tiles = 0, all = 0;
     int groups;
-    if (format < 0) return false;
     for (int i = 0; i < a->n_parts; i++) {
         const cu_linear *p = &a->part[i];
         const cu_weight *w = &p->w;
         uintptr_t at = (uintptr_t)w->codes | (uintptr_t)w->scales | (uintptr_t)w->biases | (uintptr_t)w->row_bytes | (uintptr_t)p->x.planes;
         if (p->tiles) at |= (uintptr_t)(w->expert_rows * w->n_groups * scale_bytes(w));
         else if (p->n_rows > CU_STREAM_ROWS) return false;
-        if (at & 15) return false;
+        if (at & 15 || cu_stream_format(w) < 0) return false;
         a->cut[i].tiles = (w->n_out + 15) / 16;
         a->cut[i].cost = (uint32_t)(w->row_bytes / 16 + w->n_groups * scale_bytes(w) / 8);
         int64_t n = (int64_t)a->cut[i].tiles * (p->tiles ? most_entries : 1);
@@ -115,7 +116,7 @@ bool cu_stream_cut(cu_stream *a, int format, int n_sm, int max_shared, int tile_
     count_columns(a, tile_rows, &groups);
     int64_t n_blocks = tiles < n_sm ? tiles : n_sm;
     int per_block = (int)((tiles + n_blocks - 1) / n_blocks);
-    int bytes = lay_out(a, format, groups, per_block, CU_STREAM_SHARED < max_shared - 8192 ? CU_STREAM_SHARED : max_shared - 8192);
+    int bytes = lay_out(a, groups, per_block, CU_STREAM_SHARED < max_shared - 8192 ? CU_STREAM_SHARED : max_shared - 8192);
     if (!bytes || (a->slots == 1 && per_block > 1)) return false;
     *blocks = (unsigned)n_blocks;
     *shared = (unsigned)bytes;

@@ -18,7 +18,7 @@ template <int FMT, int BITS, int GROUP, int SCALE> struct format {
     static constexpr bool PLANES = FMT == CU_FMT_PLANES, AFFINE = FMT == CU_FMT_AFFINE;
     static constexpr int PACK = PLANES ? 1 : 8 / BITS, N_PLANES = PLANES ? 2 : 1, BYTES = PLANES ? 128 : GROUP * BITS / 8;
     static constexpr int WORDS = BYTES / 16 / N_PLANES, STEPS = PACK * WORDS, X_BYTES = 2 * GROUP, LANE = STEPS < 4 ? 4 * STEPS : 16;
-    static constexpr int SB = SCALE == CU_S_F32 ? 4 : 2;
+    static constexpr int SB = SCALE == CU_S_F32 ? 4 : 2, BLOCK = 8 * PACK, PER = GROUP / PACK; /* pieces of a block of planes; bytes of a group in each of its parts */
 
     __device__ static __forceinline__ float scale(uint32_t at)
     {
@@ -26,15 +26,18 @@ template <int FMT, int BITS, int GROUP, int SCALE> struct format {
         uint32_t raw = lds_u16(at);
         return SCALE == CU_S_BF16 ? __uint_as_float(raw << 16) : __half2float(__ushort_as_half((unsigned short)raw));
     }
-    /* One 16-byte piece of a row of planes, of which it is number i, to its places. */
-    __device__ static __forceinline__ void place(uint32_t x, int i, const uint32_t (&v)[4], int n_groups)
+    /* Where 16-byte piece number i of a row of planes goes, counted from the column's first byte. Returns its group. */
+    static __device__ __forceinline__ int place(int i, uint32_t &to)
     {
-        constexpr int BLOCK = 8 * PACK, PER = GROUP / PACK; /* pieces of a block of planes; bytes of a group in each of its parts */
         int plane = i % BLOCK / (4 * PACK), j = i % (4 * PACK) / 4, at = i / BLOCK * 64 + i % 4 * 16, g = at / PER, c = at % PER / (4 * WORDS);
-        if (g >= n_groups) return;
-        x += g * X_BYTES + j * WORDS * 4 / LANE * (8 * LANE) + plane * 4 * LANE + j * WORDS * 4 % LANE;
+        to = g * X_BYTES + j * WORDS * 4 / LANE * (8 * LANE) + plane * 4 * LANE + j * WORDS * 4 % LANE + c * LANE;
+        return g;
+    }
+    static __device__ __forceinline__ void put(uint32_t to, const uint4 &v)
+    {
+        const uint32_t words[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
-        for (int k = 0; k < 4 / WORDS; k++) sts<WORDS>(x + (c + k) * LANE, v + k * WORDS);
+        for (int k = 0; k < 4 / WORDS; k++) sts<WORDS>(to + k * LANE, words + k * WORDS);
     }
 };
 
@@ -241,23 +244,13 @@ template <class F, int COLS, int SEGS> struct chains {
 
 /* ---- a block's place ---- */
 
-/* Barriers: a stage is full, empty; the sums of a tile are there; the multiplying warps meet. */
+/* Barriers: a stage is full, empty; the sums of a tile are there. */
 __device__ __forceinline__ uint32_t full(uint32_t sm, int slot) { return sm + 8 * slot; }
 __device__ __forceinline__ uint32_t empty(uint32_t sm, int slot) { return sm + 8 * (CU_STREAM_SLOTS + slot); }
 __device__ __forceinline__ uint32_t summed(uint32_t sm, int slot) { return sm + 8 * (2 * CU_STREAM_SLOTS + slot); }
-__device__ __forceinline__ uint32_t meeting(uint32_t sm) { return sm + CU_STREAM_RING - 8; }
 
 /* The multiplying warps only. */
-struct meetings {
-    uint32_t at, parity;
-    __device__ __forceinline__ void meet()
-    {
-        __syncwarp();
-        barrier_arrive(at, 1);
-        barrier_wait(at, parity);
-        parity ^= 1;
-    }
-};
+__device__ __forceinline__ void meet() { barrier_among(1, 32 * WARPS); }
 
 /* Tiles of each part for this block: all are laid in a row, as long as their bytes, and cut into equal pieces. One warp. */
 __device__ __forceinline__ void share_tiles(const cu_stream &a, int2 *range)
@@ -376,18 +369,17 @@ __device__ __forceinline__ void bring(const cu_stream &a, const int2 *range, uin
 
 struct worker {
     uint32_t sm;
-    meetings all;
     bool waited;            /* for the kernel's input */
     int stage;              /* stages of the block before the tiles at hand, in order */
     int next, slot, parity; /* this warp's next one, and where it is */
 };
 
 /* Planes, dx and X of n rows to columns from `first` on; row_of(k) is the row in memory of column first + k. */
-template <class F, bool ONE, class R> __device__ __forceinline__ void load_columns(const cu_stream &a, const cu_planes &p, uint32_t sm, int first, int n, R row_of)
+template <class F, class R> __device__ __forceinline__ void load_columns(const cu_stream &a, const cu_planes &p, uint32_t sm, int first, int n, R row_of)
 {
     int G = p.n_groups, pieces = p.stride / 16, n_x = n * pieces, n_d = n * 2 * G;
-    uint32_t x = sm + a.x_at, dx = x + a.columns * a.x_bytes + first * 8 * G, inv_x = 0, inv_d = 0;
-    if (!ONE) inv_x = 0xffffffffu / pieces + 1, inv_d = 0xffffffffu / (2 * G) + 1; /* quotients of small numbers by a product */
+    uint32_t x = sm + a.x_at, dx = x + a.columns * a.x_bytes + first * 8 * G;
+    uint32_t inv_x = 0xffffffffu / pieces + 1, inv_d = 0xffffffffu / (2 * G) + 1; /* quotients of small numbers by a product */
     enum { AT_ONCE = 2, STEP = 32 * WARPS };
 #pragma unroll 1
     for (int i0 = threadIdx.x; i0 < n_x || i0 < n_d; i0 += AT_ONCE * STEP) {
@@ -395,15 +387,15 @@ template <class F, bool ONE, class R> __device__ __forceinline__ void load_colum
         float d[AT_ONCE];
 #pragma unroll
         for (int u = 0; u < AT_ONCE; u++) {
-            int i = i0 + u * STEP, k = ONE || n == 1 ? 0 : __umulhi(i, inv_x), kd = ONE || n == 1 ? 0 : __umulhi(i, inv_d), g = i - kd * 2 * G;
+            int i = i0 + u * STEP, k = n == 1 ? 0 : __umulhi(i, inv_x), kd = n == 1 ? 0 : __umulhi(i, inv_d), g = i - kd * 2 * G;
             if (i < n_x) v[u] = ((const uint4 *)(p.planes + (size_t)row_of(k) * p.stride))[i - k * pieces];
             if (i < n_d) d[u] = (g < G ? p.dx : p.xs - G)[(size_t)row_of(kd) * G + g];
         }
 #pragma unroll
         for (int u = 0; u < AT_ONCE; u++) {
-            int i = i0 + u * STEP, k = ONE || n == 1 ? 0 : __umulhi(i, inv_x);
-            uint32_t words[4] = {v[u].x, v[u].y, v[u].z, v[u].w};
-            if (i < n_x) F::place(x + (first + k) * a.x_bytes, i - k * pieces, words, G);
+            int i = i0 + u * STEP, k = n == 1 ? 0 : __umulhi(i, inv_x);
+            uint32_t to;
+            if (i < n_x && F::place(i - k * pieces, to) < G) F::put(x + (first + k) * a.x_bytes + to, v[u]);
             if (i < n_d) sts_float(dx + 4 * i, d[u]);
         }
     }
@@ -416,7 +408,7 @@ struct rows_view {
 };
 
 /* One warp: sums of the segments in order, the outputs. `old`: what stood at this lane's first output. */
-__device__ __forceinline__ void finish(const cu_stream &a, const cu_linear &p, const rows_view &rows, uint32_t sums, int n_cols, int n, float old, float *first)
+__device__ __forceinline__ void finish(const cu_linear &p, const rows_view &rows, uint32_t sums, int n_cols, int n, float old, float *first)
 {
     int lane = threadIdx.x % 32;
 #pragma unroll 1
@@ -427,7 +419,7 @@ __device__ __forceinline__ void finish(const cu_stream &a, const cu_linear &p, c
 #pragma unroll
         for (int s = 1; s < CU_SEGMENTS; s++) y = y + lds_float(at + s * n_cols * 64);
         if (n >= p.w.n_out) continue;
-        float *out = i == lane ? first : p.y + (size_t)(p.y_row && !a.entries ? p.y_row[rows.row0 + t] : rows.row0 + t) * p.y_stride + n;
+        float *out = i == lane ? first : p.y + (size_t)(p.y_row ? p.y_row[rows.row0 + t] : rows.row0 + t) * p.y_stride + n;
         if (p.add) y = (i == lane ? old : *out) + y;
         if (rows.flags >> t & 1) {
             at = sums + ((rows.n + __popc(rows.flags & ((1u << t) - 1))) * 16 + lane % 16) * 4;
@@ -440,38 +432,48 @@ __device__ __forceinline__ void finish(const cu_stream &a, const cu_linear &p, c
     }
 }
 
-/* Tiles from t0 on, as far as the block's stage `end`, with these rows. */
-template <class F, int COLS, int SEGS> __device__ __forceinline__ void run(const cu_stream &a, int part, worker &me, int t0, int end, const rows_view &rows, int n_cols)
+/* Tiles that follow each other: the block's stage behind the last of them, and this lane's output in the warp's first. */
+struct place {
+    int end, n;
+    float *out;
+};
+
+__device__ __forceinline__ place place_of(const cu_linear &p, const worker &me, int t0, int t1, int row0, int n_rows, const int32_t *y_row)
+{
+    int lane = threadIdx.x % 32, r = row0 + lane / 16;
+    place o = {me.stage + t1 - t0, (t0 + me.next - me.stage) * 16 + lane % 16, p.y};
+    o.out += o.n;
+    if (lane < 16 * n_rows) o.out += (size_t)(y_row ? y_row[r] : r) * p.y_stride;
+    return o;
+}
+
+/* A warp's tiles, with these rows. all: begun, when COLS is 1. */
+template <class F, int COLS, int SEGS>
+__device__ __forceinline__ void run(const cu_stream &a, int part, worker &me, chains<F, COLS, SEGS> &all, const columns_view &k, const place &at, const rows_view &rows)
 {
     const cu_linear &p = a.part[part];
     const cu_cut &cut = a.cut[part];
-    typedef chains<F, COLS, SEGS> lane_chains;
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, G = p.w.n_groups, per = COLS == 1 ? SEGS : a.per, l0 = (warp & (a.subs - 1)) * per, step = WARPS / a.subs;
+    int lane = threadIdx.x % 32, G = p.w.n_groups, per = COLS == 1 ? SEGS : a.per, l0 = (threadIdx.x / 32 & (a.subs - 1)) * per, step = WARPS / a.subs, n = at.n;
     bool last = l0 + per == CU_SEGMENTS;
-    columns_view k = {me.sm + a.x_at + rows.col * a.x_bytes, me.sm + a.zeros_at, me.sm + a.x_at + a.columns * a.x_bytes + rows.col * 8 * G, n_cols, a.x_bytes};
-    lane_chains all;
-    if (COLS == 1) all.begin(k, cut, G, l0);
-    int n = (t0 + me.next - me.stage) * 16 + lane % 16, r = rows.row0 + lane / 16;
-    float *out = p.y + n;
-    if (last && lane < 16 * rows.n) out += (size_t)(p.y_row && !a.entries ? p.y_row[r] : r) * p.y_stride;
+    float *out = at.out;
 #pragma unroll 1
-    for (; me.next < end; me.next += step, n += 16 * step, out += 16 * step) {
+    for (; me.next < at.end; me.next += step, n += 16 * step, out += 16 * step) {
         uint32_t bars = me.sm + 8 * me.slot, stage = me.sm + CU_STREAM_RING + me.slot * a.slot_bytes, sums = me.sm + a.sums_at + me.slot * a.sum_bytes;
         float old = 0;
         if (last && p.add && lane < 16 * rows.n && n < p.w.n_out) old = *out;
         barrier_wait(full(bars, 0), me.parity);
 #pragma unroll 1
         for (int l = l0; l < l0 + per; l += SEGS) {
-            float acc[lane_chains::NB][2];
+            float acc[chains<F, COLS, SEGS>::NB][2];
             if (COLS != 1) all.begin(k, cut, G, l);
             all.go(stage, G, acc);
-            all.store(sums, n_cols, l, acc);
+            all.store(sums, k.n, l, acc);
         }
         __syncwarp();
         barrier_arrive(summed(bars, 0), per);
         if (last) {
             barrier_wait(summed(bars, 0), me.parity);
-            finish(a, p, rows, sums, n_cols, n, old, out);
+            finish(p, rows, sums, k.n, n, old, out);
             __syncwarp();
         }
         barrier_arrive(empty(bars, 0), 1);
@@ -479,29 +481,40 @@ template <class F, int COLS, int SEGS> __device__ __forceinline__ void run(const
     }
 }
 
-/* Tiles t0 .. t1 with these rows. */
-template <class F, bool ONE> __device__ __forceinline__ void tiles(const cu_stream &a, int part, worker &me, int t0, int t1, const rows_view &rows)
+__device__ __forceinline__ columns_view view_of(const cu_stream &a, const worker &me, int col, int n, int G)
 {
-    int n_cols = rows.n + __popc(rows.flags), end = me.stage + t1 - t0;
-    if (n_cols == 1) {
-        if (a.per == 4) run<F, 1, 4>(a, part, me, t0, end, rows, n_cols);
-        else if (a.per == 2) run<F, 1, 2>(a, part, me, t0, end, rows, n_cols);
-        else run<F, 1, 1>(a, part, me, t0, end, rows, n_cols);
-    } else if (n_cols == 2) {
-        if (a.per == 1) run<F, 2, 1>(a, part, me, t0, end, rows, n_cols);
-        else run<F, 2, 2>(a, part, me, t0, end, rows, n_cols);
-    } else if constexpr (!ONE) {
-        if (n_cols <= 4) run<F, 4, 1>(a, part, me, t0, end, rows, n_cols);
-        else run<F, 8, 1>(a, part, me, t0, end, rows, n_cols);
-    }
-    me.stage = end;
+    return {me.sm + a.x_at + col * a.x_bytes, me.sm + a.zeros_at, me.sm + a.x_at + a.columns * a.x_bytes + col * 8 * G, n, a.x_bytes};
 }
 
-/* What stands in the columns: planes of a plain part, and which of its rows have a remainder, if that was asked. */
+template <class F, int COLS, int SEGS>
+__device__ __forceinline__ void run_from(const cu_stream &a, int part, worker &me, const columns_view &k, const place &at, const rows_view &rows)
+{
+    chains<F, COLS, SEGS> all;
+    if (COLS == 1) all.begin(k, a.cut[part], a.part[part].w.n_groups, (threadIdx.x / 32 & (a.subs - 1)) * SEGS);
+    run<F, COLS, SEGS>(a, part, me, all, k, at, rows);
+}
+
+/* Tiles t0 .. t1 with these rows. */
+template <class F> __device__ __forceinline__ void tiles(const cu_stream &a, int part, worker &me, int t0, int t1, const rows_view &rows)
+{
+    place at = place_of(a.part[part], me, t0, t1, rows.row0, rows.n, a.part[part].y_row);
+    columns_view k = view_of(a, me, rows.col, rows.n + __popc(rows.flags), a.part[part].w.n_groups);
+    if (k.n == 1) {
+        if (a.per == 4) run_from<F, 1, 4>(a, part, me, k, at, rows);
+        else if (a.per == 2) run_from<F, 1, 2>(a, part, me, k, at, rows);
+        else run_from<F, 1, 1>(a, part, me, k, at, rows);
+    } else if (k.n == 2) {
+        if (a.per == 1) run_from<F, 2, 1>(a, part, me, k, at, rows);
+        else run_from<F, 2, 2>(a, part, me, k, at, rows);
+    } else if (k.n <= 4) run_from<F, 4, 1>(a, part, me, k, at, rows);
+    else run_from<F, 8, 1>(a, part, me, k, at, rows);
+    me.stage = at.end;
+}
+
+/* What stands in the columns: planes of a plain part, and which of its rows have a remainder. */
 struct loaded {
     const int8_t *planes;
     unsigned flags;
-    bool asked;
 };
 
 __device__ __forceinline__ void wait_for_input(worker &me)
@@ -511,47 +524,146 @@ __device__ __forceinline__ void wait_for_input(worker &me)
 }
 
 /* The rows of the step. */
-template <class F, bool ONE> __device__ __forceinline__ void load_rows(const cu_stream &a, const cu_linear &p, worker &me, loaded &have)
+template <class F> __device__ __forceinline__ void load_rows(const cu_stream &a, const cu_linear &p, worker &me, loaded &have)
 {
     unsigned f[CU_STREAM_ROWS], flags = 0;
-    if (me.waited) me.all.meet(); /* what stands there is no longer needed */
+    if (me.waited) meet(); /* what stands there is no longer needed */
     wait_for_input(me);
     if (p.x.flag) {
 #pragma unroll
-        for (int r = 0; r < (ONE ? 1 : CU_STREAM_ROWS); r++) f[r] = r < p.n_rows ? p.x.flag[r] : 0;
+        for (int r = 0; r < CU_STREAM_ROWS; r++) f[r] = r < p.n_rows ? p.x.flag[r] : 0;
     }
-    if (ONE || p.n_rows == 1) load_columns<F, true>(a, p.x, me.sm, 0, 1, [](int) { return 0; });
-    else load_columns<F, false>(a, p.x, me.sm, 0, p.n_rows, [](int k) { return k; });
+    load_columns<F>(a, p.x, me.sm, 0, p.n_rows, [](int k) { return k; });
     if (p.x.flag) {
 #pragma unroll
-        for (int r = 0; r < (ONE ? 1 : CU_STREAM_ROWS); r++) flags |= (f[r] != 0) << r;
+        for (int r = 0; r < CU_STREAM_ROWS; r++) flags |= (f[r] != 0) << r;
     }
-    have = {p.x.planes, flags, p.x.flag != NULL};
-    if (ONE && flags) load_columns<F, true>(a, p.x, me.sm, 1, 1, [&](int) { return p.x.n_rows; });
-    else if (flags) load_columns<F, false>(a, p.x, me.sm, p.n_rows, __popc(flags), [&](int k) {
+    have = {p.x.planes, flags};
+    if (flags) load_columns<F>(a, p.x, me.sm, p.n_rows, __popc(flags), [&](int k) {
         unsigned m = flags;
         for (; k; k--) m &= m - 1;
         return p.x.n_rows + __ffs(m) - 1;
     });
-    me.all.meet();
+    meet();
 }
 
-/* One part, in a step of one row. Of experts entry e of the list is slot e, and reads row e of the activations, or the only one; other parts are
- * one such entry. */
-template <class F> __device__ __forceinline__ void work_one(const cu_stream &a, int part, worker &me, int2 range, loaded &have)
+/* ---- a step of one row ---- */
+
+/* A thread's share of bringing rows of planes to columns. Where it reads and writes first is found before the kernel waits. */
+template <class F> struct row_copy {
+    enum { STEP = 32 * WARPS, AT_ONCE = 3, GROUPS = STEP / F::BLOCK * 64 / F::PER, BYTES = GROUPS * F::X_BYTES }; /* to the piece STEP further */
+    const uint4 *from;
+    const float *scale; /* the row's dx; X is `gap` further than it would be behind them */
+    uint32_t to, scale_to;
+    int g, i, j, gap;   /* group of the piece, at least G when there is none; number of the scale, and in its row */
+
+    __device__ __forceinline__ void begin(const cu_stream &a, const cu_planes &p, uint32_t sm, int row0, int rows, int first)
+    {
+        int G = p.n_groups, pieces = p.stride / 16, k = 0, kd = 0;
+        i = first;
+        if (rows > 1) k = i / pieces, kd = i / (2 * G);
+        int piece = i - k * pieces;
+        j = i - kd * 2 * G;
+        g = F::place(piece, to);
+        if (rows > 1 && k >= rows) g = G;
+        to += sm + a.x_at + k * a.x_bytes;
+        scale_to = sm + a.x_at + a.columns * a.x_bytes + 4 * i;
+        from = (const uint4 *)(p.planes + (size_t)(row0 + k) * p.stride) + piece;
+        scale = p.dx + (size_t)(row0 + kd) * G;
+        gap = (int)(p.xs - p.dx) - G;
+    }
+    /* The row's remainder, to the column behind it. */
+    __device__ __forceinline__ void begin_remainder(const cu_stream &a, const cu_planes &p, uint32_t sm)
+    {
+        begin(a, p, sm, p.n_rows, 1, threadIdx.x);
+        to += a.x_bytes;
+        scale_to += 8 * p.n_groups;
+    }
+    __device__ __forceinline__ float scale_at(int n, int G) const { return scale[n < G ? n : n + gap]; }
+
+    __device__ __forceinline__ void row(int G)
+    {
+#pragma unroll 1
+        for (; g < G || j < 2 * G; g += AT_ONCE * GROUPS, j += AT_ONCE * STEP, from += AT_ONCE * STEP, to += AT_ONCE * BYTES, scale_to += 4 * AT_ONCE * STEP) {
+            uint4 v[AT_ONCE];
+            float d[AT_ONCE];
+#pragma unroll
+            for (int u = 0; u < AT_ONCE; u++) {
+                if (g + u * GROUPS < G) v[u] = from[u * STEP];
+                if (j + u * STEP < 2 * G) d[u] = scale_at(j + u * STEP, G);
+            }
+#pragma unroll
+            for (int u = 0; u < AT_ONCE; u++) {
+                if (g + u * GROUPS < G) F::put(to + u * BYTES, v[u]);
+                if (j + u * STEP < 2 * G) sts_float(scale_to + 4 * u * STEP, d[u]);
+            }
+        }
+    }
+    __device__ __forceinline__ void rows(const cu_stream &a, const cu_planes &p, uint32_t sm, int row0, int n)
+    {
+        int G = p.n_groups, all = n * (p.stride / 16);
+#pragma unroll 1
+        while (i < all) {
+            uint4 v;
+            float d = 0;
+            if (g < G) v = *from;
+            if (i < n * 2 * G) d = scale_at(j, G);
+            if (g < G) F::put(to, v);
+            if (i < n * 2 * G) sts_float(scale_to, d);
+            begin(a, p, sm, row0, n, i + STEP);
+        }
+    }
+};
+
+/* One part. Of experts entry e of the list is slot e, and reads row e of the activations, or the only one; other parts are one such entry. All
+ * that does not depend on the row is there before the kernel waits; a row with a remainder is the exception. */
+template <class F, int SEGS> __device__ __forceinline__ void one_row(const cu_stream &a, int part, worker &me, int2 range, loaded &have)
 {
     const cu_linear &p = a.part[part];
-    int T = a.cut[part].tiles, e = range.x / T, e_last = (range.y - 1) / T;
-    if (p.x_step) {
-        if (me.waited) me.all.meet();
+    int T = a.cut[part].tiles, e = range.x / T, e_last = (range.y - 1) / T, G = p.w.n_groups, n_x = p.x_step ? e_last + 1 - e : 1;
+    bool here = have.planes == p.x.planes && !p.x_step;
+    chains<F, 1, SEGS> all;
+    row_copy<F> copy;
+    auto place_entry = [&](int i) { return place_of(p, me, max(range.x - i * T, 0), min(range.y - i * T, T), i, 1, NULL); };
+    columns_view k = view_of(a, me, 0, 1, G);
+    all.begin(k, a.cut[part], G, (threadIdx.x / 32 & (a.subs - 1)) * SEGS);
+    place at = place_entry(e);
+    if (!here) {
+        copy.begin(a, p.x, me.sm, p.x_step ? e : 0, n_x, threadIdx.x);
+        if (me.waited) meet(); /* what stands there is no longer needed */
         wait_for_input(me);
-        load_columns<F, false>(a, p.x, me.sm, 0, e_last + 1 - e, [&](int k) { return e + k; });
-        have = {NULL, 0, false};
-        me.all.meet();
-    } else if (have.planes != p.x.planes || (p.x.flag && !have.asked)) load_rows<F, true>(a, p, me, have);
-    for (int col = 0; e <= e_last; e++, col += p.x_step)
-        tiles<F, true>(a, part, me, max(range.x - e * T, 0), min(range.y - e * T, T), {col, 1, e, p.x.flag ? have.flags : 0});
+        int flag = p.x.flag ? *p.x.flag : 0;
+        if (n_x == 1) copy.row(G);
+        else copy.rows(a, p.x, me.sm, e, n_x);
+        if (flag) {
+            copy.begin_remainder(a, p.x, me.sm);
+            copy.row(G);
+        }
+        have = {p.x_step ? NULL : p.x.planes, flag != 0};
+        meet();
+    }
+    for (;;) {
+        rows_view rows = {0, 1, e, have.flags};
+        if (have.flags) {
+            k.n = 2;
+            run_from<F, 2, SEGS == 4 ? 2 : SEGS>(a, part, me, k, at, rows);
+        } else run<F, 1, SEGS>(a, part, me, all, k, at, rows);
+        me.stage = at.end;
+        if (++e > e_last) break;
+        at = place_entry(e);
+        all.x[0] += p.x_step * a.x_bytes;
+        all.dx[0] += p.x_step * 8 * G;
+    }
 }
+
+template <class F> __device__ __forceinline__ void work_one(const cu_stream &a, int part, worker &me, int2 range, loaded &have)
+{
+    if (a.per == 4) one_row<F, 4>(a, part, me, range, have);
+    else if (a.per == 2) one_row<F, 2>(a, part, me, range, have);
+    else one_row<F, 1>(a, part, me, range, have);
+}
+
+/* ---- steps of more rows ---- */
 
 /* One part. Of experts as many entries of the list at a time as there are columns for; the rows of a step are one entry. */
 template <class F> __device__ __forceinline__ void work(const cu_stream &a, int part, worker &me, int2 range, loaded &have)
@@ -559,8 +671,8 @@ template <class F> __device__ __forceinline__ void work(const cu_stream &a, int 
     const cu_linear &p = a.part[part];
     const int4 *list = (const int4 *)p.tiles;
     if (!list) {
-        if (have.planes != p.x.planes) load_rows<F, false>(a, p, me, have);
-        tiles<F, false>(a, part, me, range.x, range.y, {0, p.n_rows, 0, have.flags});
+        if (have.planes != p.x.planes) load_rows<F>(a, p, me, have);
+        tiles<F>(a, part, me, range.x, range.y, {0, p.n_rows, 0, have.flags});
         return;
     }
     int T = a.cut[part].tiles, e_last = (range.y - 1) / T;
@@ -569,13 +681,13 @@ template <class F> __device__ __forceinline__ void work(const cu_stream &a, int 
         int4 ahead = list[min(e + (int)threadIdx.x % 32, e_last)];
         int e1 = e, n = 0, first = __shfl_sync(FULL, ahead.y, 0);
         for (int m; e1 <= e_last && e1 < e + 32 && n + (m = __shfl_sync(FULL, ahead.z, e1 - e)) <= a.columns; e1++) n += m;
-        if (me.waited) me.all.meet();
+        if (me.waited) meet();
         wait_for_input(me);
-        load_columns<F, false>(a, p.x, me.sm, 0, n, [&](int k) { return p.x_row[first + k]; });
-        me.all.meet();
+        load_columns<F>(a, p.x, me.sm, 0, n, [&](int k) { return p.x_row[first + k]; });
+        meet();
         for (int col = 0, i = 0; e < e1; e++, i++) {
             rows_view rows = {col, __shfl_sync(FULL, ahead.z, i), __shfl_sync(FULL, ahead.y, i), 0};
-            tiles<F, false>(a, part, me, max(range.x - e * T, 0), min(range.y - e * T, T), rows);
+            tiles<F>(a, part, me, max(range.x - e * T, 0), min(range.y - e * T, T), rows);
             col += rows.n;
         }
     }
@@ -594,8 +706,8 @@ __device__ __forceinline__ void touch_params(const cu_stream &a, const int2 *ran
 template <class F, bool ONE> __device__ __forceinline__ void multiply_all(const cu_stream &a, const int2 *range, uint32_t sm)
 {
     int stream = threadIdx.x / 32 / a.subs;
-    worker me = {sm, {meeting(sm), 0}, false, 0, stream, stream, 0};
-    loaded have = {NULL, 0, false};
+    worker me = {sm, false, 0, stream, stream, 0};
+    loaded have = {NULL, 0};
 #pragma unroll 1
     for (int i = 0; i < a.n_parts; i++)
         if (range[i].x < range[i].y) {
@@ -616,11 +728,13 @@ template <class F, bool ONE> __device__ __forceinline__ void stream(const cu_str
             barrier_init(empty(sm, i), 32 * a.subs);
             barrier_init(summed(sm, i), 32 * CU_SEGMENTS);
         }
-        barrier_init(meeting(sm), 32 * WARPS);
     } else if (threadIdx.x >= 64 && threadIdx.x < 64 + CU_STREAM_ZEROS / 4) sts_float(sm + a.zeros_at + 4 * (threadIdx.x - 64), 0);
     __syncthreads();
-    if (threadIdx.x >= 32 * WARPS) bring(a, range, sm);
-    else {
+    if (threadIdx.x >= 32 * WARPS) {
+        if (ONE) fewer_registers<40>();
+        bring(a, range, sm);
+    } else {
+        if (ONE) more_registers<96>();
         touch_params(a, range);
         multiply_all<F, ONE>(a, range, sm);
     }

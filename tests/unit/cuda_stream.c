@@ -21,7 +21,7 @@ static cu_linear linear(int n_out, int k, int bits, int group, int rows)
 static void check(cu_stream *a, int tile_rows, int entries)
 {
     unsigned blocks, shared;
-    assert_true(cu_stream_cut(a, cu_stream_format(&a->part[0].w), N_SM, SHARED, tile_rows, entries, &blocks, &shared));
+    assert_true(cu_stream_cut(a, N_SM, SHARED, tile_rows, entries, &blocks, &shared));
     assert_in_range(blocks, 1, N_SM);
     assert_true(shared <= CU_STREAM_SHARED);
     int streams = CU_STREAM_WARPS / a->subs;
@@ -69,7 +69,7 @@ static void refuse(cu_linear l)
     unsigned blocks, shared;
     cu_stream a = {.n_parts = 1};
     a.part[0] = l;
-    assert_false(cu_stream_cut(&a, cu_stream_format(&l.w), N_SM, SHARED, 0, 0, &blocks, &shared));
+    assert_false(cu_stream_cut(&a, N_SM, SHARED, 0, 0, &blocks, &shared));
 }
 
 static void test_refused(void **state)

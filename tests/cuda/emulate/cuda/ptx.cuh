@@ -93,6 +93,17 @@ static inline void copy_or_zero16(uint32_t to, const void *from, bool there)
 static inline void copies_end() {}
 template <int N> static inline void copies_wait() {}
 
+template <int N> static inline void fewer_registers() {}
+template <int N> static inline void more_registers() {}
+static inline void barrier_among(int id, int threads)
+{
+    static int arrived[16];
+    static unsigned meetings[16];
+    unsigned before = meetings[id];
+    if (++arrived[id] == threads) arrived[id] = 0, meetings[id]++;
+    while (meetings[id] == before) emu_pause();
+}
+
 /* A barrier: arrivals of a phase, those still missing, and the phase's parity. */
 struct emu_barrier {
     uint16_t arrivals, missing;
