@@ -212,6 +212,11 @@ typedef struct cu_rows_few {
     cu_route route;          /* by a thread block of its own */
     cu_few_op o[CU_FEW_OPS];
 } cu_rows_few;
+/* Two chains of the same operations that have nothing to do with each other: n_rows thread blocks for the first, the others for the second. */
+typedef struct cu_rows_two {
+    cu_rows_few part[2];
+    int32_t n_rows, pad;
+} cu_rows_two;
 
 /* Chains that have a kernel of their own (row_chains.cu): X(kernel, elements a thread, widest part, ops...). An op is its kind and where x
  * comes from: registers, memory, the place (what is kept stays in registers); quantisations and norms of the same value again. An addition may

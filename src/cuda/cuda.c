@@ -20,6 +20,9 @@ static const struct kernel_entry {
 } kernels[CU_N_KERNELS] = {
     [CU_K_ROWS] = {cb_fatbin_rows, "k_rows", CU_ROW_SHARED},
     [CU_K_ROWS_FEW8] = {cb_fatbin_rows_few, "k_rows_few8", CU_ROW_SHARED},
+    [CU_K_ROUTE] = {cb_fatbin_rows_few, "k_route", 0},
+    [CU_K_UNITS4] = {cb_fatbin_row_chains, "k_units4", CU_ROW_SHARED},
+    [CU_K_UNITS8] = {cb_fatbin_row_chains, "k_units8", CU_ROW_SHARED},
 #define CHAIN(name, ...) [CU_K_##name] = {cb_fatbin_row_chains, "k_" #name, CU_ROW_SHARED},
     CU_CHAINS(CHAIN)
 #undef CHAIN

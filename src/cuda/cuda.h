@@ -11,7 +11,7 @@
 
 /* Kernels by name; the order is that of the table in cuda.c. */
 typedef enum cu_kernel {
-    CU_K_ROWS, CU_K_ROWS_FEW8,
+    CU_K_ROWS, CU_K_ROWS_FEW8, CU_K_ROUTE, CU_K_UNITS4, CU_K_UNITS8,
 #define CHAIN(name, ...) CU_K_##name,
     CU_CHAINS(CHAIN)
 #undef CHAIN
@@ -41,9 +41,10 @@ typedef struct cu_schedule {
     int n_launches, first_wanted; /* launches from first_wanted on work on wanted rows */
 } cu_schedule;
 
-/* Steps of one row (the sort of routed rows is a row-wise op there), steps of a few sessions' single rows, any other steps, and steps of
- * which a tap sees each op alone. The first two know fused patterns. */
-enum { CU_FOR_ONE, CU_FOR_SINGLES, CU_FOR_MANY, CU_FOR_TAP, CU_N_SCHEDULES };
+/* Steps of one row (the sort of routed rows is a row-wise op there), of up to CU_STREAM_ROWS sessions' single rows, of up to CU_GRAPH_ROWS,
+ * any other steps, and steps of which a tap sees each op alone. The first three know fused patterns, the first two put products of the
+ * step's rows beside those of experts. */
+enum { CU_FOR_ONE, CU_FOR_FEW, CU_FOR_SINGLES, CU_FOR_MANY, CU_FOR_TAP, CU_N_SCHEDULES };
 
 /* A captured decode step. */
 typedef struct cu_graph {

@@ -115,7 +115,8 @@ static bool find_shape(maker *m)
         if (!width && o->out >= 0) width = p->values[o->out].width;
         if (!knows(m, o, width)) return false;
     }
-    if (!m->n_chain || !(m->a->n_parts = parts_of(m, width))) return false;
+    if (!m->n_chain) return m->a->has_route && !m->a->side_mask && m->wanted < 0;
+    if (!(m->a->n_parts = parts_of(m, width))) return false;
     m->a->width = m->padded = width / m->a->n_parts;
     m->a->inverse = power_of_two(width) ? 1.0f / (float)width : 0;
     for (int i = 0; i < m->n_chain; i++) {
@@ -374,6 +375,12 @@ static bool make(maker *m, cu_few *f)
     for (int k = 0; k < m->n_chain; k++)
         if (!one_op(m, k)) return false;
     m->a->n_ops = m->n_chain;
+    if (!m->n_chain) { /* a route, and nothing else */
+        f->kernel = CU_K_ROUTE;
+        f->threads = 32;
+        f->y = 1;
+        return true;
+    }
     if (!apart(m)) return false;
     const struct fixed_chain *x = find_fixed(m);
     f->kernel = x ? x->kernel : CU_K_ROWS_FEW8;
@@ -401,4 +408,31 @@ int cu_few_make(const cb_dev *d, const int32_t *ops, int n, const cu_row_op *tab
     if (make(&m, f)) *out = f;
     else cb_free(f);
     return 0;
+}
+
+static bool is_unit(const cu_few *f)
+{
+    return (f->kernel == CU_K_glu_quant4 || f->kernel == CU_K_glu_quant8) && !f->a.has_route && f->a.n_parts == 1;
+}
+
+bool cu_few_pair(cu_few *f, cu_few *other)
+{
+    if (!is_unit(f) || !is_unit(other)) return false;
+    int per = f->kernel == CU_K_glu_quant4 && other->kernel == CU_K_glu_quant4 ? 4 : 8, width = 0;
+    for (int k = 0; k < 2; k++) {
+        const cu_few *x = k ? other : f;
+        int w = x->threads * (x->kernel == CU_K_glu_quant4 ? 4 : 8);
+        if (w > width) width = w;
+    }
+    f->threads = (width / per + 31) / 32 * 32;
+    f->shared = (f->threads * per + 511) / 512 * 512 * 4;
+    f->kernel = per == 4 ? CU_K_UNITS4 : CU_K_UNITS8;
+    f->beside = other;
+    return true;
+}
+
+void cu_few_free(cu_few *f)
+{
+    if (f) cb_free(f->beside);
+    cb_free(f);
 }

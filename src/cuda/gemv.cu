@@ -336,6 +336,7 @@ template <int NT> __device__ __forceinline__ void kernel(const cu_linears &all)
     } else {
         at.row0 = (int)blockIdx.y * 4 * NT;
         at.rows = a.n_rows - at.row0;
+        if (at.rows <= 0) return; /* beside experts, whose tiles are more */
     }
     at.rows = at.rows < 4 * NT ? at.rows : 4 * NT;
     int block = (int)blockIdx.x - all.block0[part], n_blocks = all.block0[part + 1] - all.block0[part];

@@ -145,6 +145,11 @@ static int rows(cb_dev *d, const cu_schedule *s, const cu_launch *l, cb_err *err
     }
     if (l->few && n_rows < CU_FEW_ROWS) {
         cu_few *f = l->few;
+        if (f->beside) {
+            cu_rows_two two = {.part = {f->a, f->beside->a}, .n_rows = n_rows};
+            int others = cu_n_rows(d, d->plan->ops[s->order[l->first + l->n - 1]].out);
+            return cu_kernel_launch(d, f->kernel, (unsigned)(n_rows + others), 1, 1, (unsigned)f->threads, (unsigned)f->shared, &two, err);
+        }
         return cu_kernel_launch(d, f->kernel, (unsigned)n_rows, (unsigned)f->y, 1, (unsigned)f->threads, (unsigned)f->shared, &f->a, err);
     }
     if (first->kind == CB_SOFTCAP) return cu_kernel_launch(d, CU_K_SOFTCAP, 64, (unsigned)n_rows, 1, 256, 0, &a, err);
@@ -193,14 +198,22 @@ static int gemm(cb_dev *d, cu_linear *a, const int32_t **listed, cb_err *err)
     return rc < 0 ? rc : 1;
 }
 
+/* The first part that works on a list of experts, or NULL. All of a launch have the same list. */
+static const cu_linear *experts_of(const cu_linears *a)
+{
+    for (int i = 0; i < a->n_parts; i++)
+        if (a->part[i].tiles) return &a->part[i];
+    return NULL;
+}
+
 /* The format among parts not done that has the least work; -1: none. */
-static int next_format(const cu_linears *all, const bool *done)
+static int next_format(const cu_linears *all, const bool *done, int entries)
 {
     int64_t work[CU_N_STREAM] = {0};
     int best = -1;
     for (int i = 0; i < all->n_parts; i++) {
         int f = done[i] ? -1 : cu_stream_format(&all->part[i].w);
-        if (f >= 0) work[f] += (int64_t)all->part[i].w.n_out * all->part[i].w.row_bytes;
+        if (f >= 0) work[f] += (int64_t)all->part[i].w.n_out * all->part[i].w.row_bytes * (all->part[i].tiles ? entries : 1);
     }
     for (int f = 0; f < CU_N_STREAM; f++)
         if (work[f] && (best < 0 || work[f] < work[best])) best = f;
@@ -209,21 +222,26 @@ static int next_format(const cu_linears *all, const bool *done)
 
 /* Products of few rows, a launch for each format: those that are not for a k_stream are left in `all`. The one with the least work goes first and
  * the others leave its multiprocessors free: so both are there, with their weights, before their input is. */
-static int stream(cb_dev *d, cu_linears *all, bool experts, int n_rows, cb_err *err)
+static int stream(cb_dev *d, cu_linears *all, cb_err *err)
 {
-    int tile_rows = experts ? cu_expert_tile(n_rows) : 0, most = experts ? cu_max_tiles(n_rows, all->part[0].n_experts) : 0, left = 0, rc = 0, format;
-    bool done[CU_MAX_PARTS] = {false}, tried[CU_MAX_PARTS] = {false};
-    bool single = experts && d->schedule == &d->schedules[CU_FOR_ONE], one = single || (!experts && n_rows == 1);
-    int n_sm = d->n_sm;
-    while (d->stream_on && rc == 0 && (format = next_format(all, tried)) >= 0) {
-        cu_stream a = {.wait_first = experts && !d->list_made, .entries = single ? n_rows : 0};
+    const cu_linear *e = experts_of(all);
+    bool done[CU_MAX_PARTS] = {false}, tried[CU_MAX_PARTS] = {false}, single = d->schedule == &d->schedules[CU_FOR_ONE];
+    int tile_rows = e ? cu_expert_tile(e->n_rows) : 0, entries = !e ? 0 : single ? e->n_rows : cu_max_tiles(e->n_rows, e->n_experts);
+    int n_sm = d->n_sm, left = 0, rc = 0, format;
+    while (d->stream_on && rc == 0 && (format = next_format(all, tried, entries)) >= 0) {
+        cu_stream a = {.entries = single ? entries : 0};
+        bool one = true, experts = false;
         unsigned blocks, shared;
         for (int i = 0; i < all->n_parts; i++) {
-            if (cu_stream_format(&all->part[i].w) != format) continue;
-            a.part[a.n_parts++] = all->part[i];
+            const cu_linear *p = &all->part[i];
+            if (cu_stream_format(&p->w) != format) continue;
+            a.part[a.n_parts++] = *p;
+            experts |= p->tiles != NULL;
+            one &= p->tiles ? single : p->n_rows == 1;
             tried[i] = true;
         }
-        if (!cu_stream_cut(&a, n_sm, d->max_shared, tile_rows, single ? n_rows : most, &blocks, &shared)) continue;
+        a.wait_first = experts && !d->list_made;
+        if (!cu_stream_cut(&a, n_sm, d->max_shared, tile_rows, entries, &blocks, &shared)) continue;
         rc = cu_kernel_launch(d, (cu_kernel)((one ? CU_K_STREAM_1 : CU_K_STREAM) + format), blocks, 1, 1, 32 * (CU_STREAM_WARPS + CU_STREAM_COPIERS), shared, &a, err);
         d->list_made |= experts;
         if (blocks <= (unsigned)d->n_sm / 8) n_sm = d->n_sm - (int)blocks;
@@ -235,46 +253,50 @@ static int stream(cb_dev *d, cu_linears *all, bool experts, int n_rows, cb_err *
     return rc;
 }
 
+static int gemv(cb_dev *d, cu_linears *a, cb_err *err)
+{
+    const cu_linear *e = experts_of(a);
+    int n_y = e ? cu_max_tiles(e->n_rows, e->n_experts) : 1;
+    bool wide = e && cu_expert_tile(e->n_rows) > 4;
+    for (int i = 0; i < a->n_parts; i++) wide |= !a->part[i].tiles && a->part[i].n_rows > 4;
+    for (int i = 0; i < a->n_parts; i++) {
+        int chunks = (a->part[i].n_rows + (wide ? 7 : 3)) / (wide ? 8 : 4);
+        if (!a->part[i].tiles && chunks > n_y) n_y = chunks;
+    }
+    share_blocks(d, a, e ? 1 : n_y);
+    return cu_kernel_launch(d, wide ? CU_K_GEMV8 : CU_K_GEMV4, (unsigned)a->block0[a->n_parts], (unsigned)n_y, 1, 256, 0, a, err);
+}
+
+static void part_of(const cb_dev *d, const cb_op *o, cu_linear *a)
+{
+    bool experts = o->kind == CB_MOE_LINEAR;
+    *a = (cu_linear){.w = d->weights[o->w[0]], .x = cu_planes_of(d, o->in[0]), .y = cu_value(d, o->out), .y_stride = cu_stride(d, o->out),
+                     .n_rows = cu_n_rows(d, o->out), .add = experts ? 0 : o->n[0]};
+    if (!experts) return;
+    a->x.flag = NULL; /* experts do without remainders */
+    const int32_t *slots = cu_value(d, o->in[1]);
+    a->x_row = o->n[0] ? slots : slots + a->n_rows;
+    a->x_step = o->n[0] != 0;
+    a->y_row = slots;
+    a->expert_at = d->sort_at;
+    a->tiles = d->sort_tiles;
+    a->n_experts = (int32_t)d->plan->weights[o->w[0]].matrix.stack;
+}
+
 static int products(cb_dev *d, const int32_t *ops, int n, cb_err *err)
 {
-    cu_linears a = {.n_parts = n};
-    const cb_op *first = &d->plan->ops[ops[0]];
-    bool experts = first->kind == CB_MOE_LINEAR;
-    int n_rows = cu_n_rows(d, first->out);
-    if (!n_rows) return 0;
+    cu_linears a = {.n_parts = 0};
+    const int32_t *listed = NULL;
     for (int i = 0; i < n; i++) {
-        const cb_op *o = &d->plan->ops[ops[i]];
-        a.part[i] = (cu_linear){.w = d->weights[o->w[0]], .x = cu_planes_of(d, o->in[0]), .y = cu_value(d, o->out), .y_stride = cu_stride(d, o->out),
-                                .n_rows = n_rows, .add = experts ? 0 : o->n[0]};
-        if (!experts) continue;
-        a.part[i].x.flag = NULL; /* experts do without remainders */
-        const int32_t *slots = cu_value(d, o->in[1]);
-        a.part[i].x_row = o->n[0] ? slots : slots + n_rows;
-        a.part[i].x_step = o->n[0] != 0;
-        a.part[i].y_row = slots;
-        a.part[i].expert_at = d->sort_at;
-        a.part[i].tiles = d->sort_tiles;
-        a.part[i].n_experts = (int32_t)d->plan->weights[o->w[0]].matrix.stack;
+        cu_linear *part = &a.part[a.n_parts];
+        part_of(d, &d->plan->ops[ops[i]], part);
+        if (!part->n_rows) continue;
+        int rc = part->n_rows >= (part->tiles ? GEMM_EXPERT_ROWS * part->n_experts : GEMM_ROWS) ? gemm(d, part, &listed, err) : 0;
+        if (rc < 0) return rc;
+        a.n_parts += !rc;
     }
-    if (experts ? n_rows >= GEMM_EXPERT_ROWS * a.part[0].n_experts : n_rows >= GEMM_ROWS) {
-        int left = 0;
-        const int32_t *listed = NULL;
-        for (int i = 0; i < n; i++) {
-            cu_linear part = a.part[i];
-            int rc = gemm(d, &part, &listed, err);
-            if (rc < 0) return rc;
-            if (!rc) a.part[left++] = part;
-        }
-        if (!left) return 0;
-        n = a.n_parts = left;
-    }
-    int rc = stream(d, &a, experts, n_rows, err);
-    if (rc < 0 || !a.n_parts) return rc;
-    n = a.n_parts;
-    bool wide = n_rows > 4 && !(experts && cu_expert_tile(n_rows) == 4);
-    int n_y = experts ? cu_max_tiles(n_rows, a.part[0].n_experts) : (n_rows + (wide ? 7 : 3)) / (wide ? 8 : 4);
-    share_blocks(d, &a, experts ? 1 : n_y);
-    return cu_kernel_launch(d, wide ? CU_K_GEMV8 : CU_K_GEMV4, (unsigned)a.block0[n], (unsigned)n_y, 1, 256, 0, &a, err);
+    int rc = stream(d, &a, err);
+    return rc < 0 || !a.n_parts ? rc : gemv(d, &a, err);
 }
 
 /* ---- the rest ---- */

@@ -32,8 +32,21 @@ static int key(const cu_sched *s, const cb_op *o)
         if (o->kind == CB_SOFTCAP || (o->kind == CB_KV_PUT && wide)) return -1;
         return row_class(s->p, o) + (wide ? 4096 + 256 * width : 0);
     }
+    if (is_product(o) && s->ahead) return 1000 + s->p->values[o->out].wanted;
     return is_product(o) ? 1000 + (o->kind == CB_MOE_LINEAR) + 2 * row_class(s->p, o) : -1;
 }
+
+static bool same_format(const cb_plan *p, const cb_op *a, const cb_op *b)
+{
+    const cb_matrix *m = &p->weights[a->w[0]].matrix, *n = &p->weights[b->w[0]].matrix;
+    return m->mode == n->mode && m->bits == n->bits && m->group == n->group && m->scale_dtype == n->scale_dtype;
+}
+
+static int ahead(const cu_sched *s, int i) { return s->ahead ? s->ahead[i] : 0; }
+
+/* Does product i belong beside product `from`? One that is needed later only waits for the launch that is as urgent, unless this one's
+ * kernel is made for its format: so a launch has one format, and the products of a shared expert stand beside those of its kind. */
+static bool in_time(const cu_sched *s, int from, int i) { return ahead(s, i) >= ahead(s, from) || same_format(s->p, &s->p->ops[i], &s->p->ops[from]); }
 
 /* On steps of one row any two row-wise ops may follow each other in one launch: there is but one thread block. */
 static bool must_wait(const cu_sched *s, const cb_op *a, const cb_op *b)
@@ -67,9 +80,21 @@ static int gather(const cu_sched *s, int from, int32_t *group)
     bool rows = is_row_op(&p->ops[from], s->single);
     int most = k < 0 ? 1 : rows ? CU_MAX_ROW_OPS : CU_MAX_PARTS;
     group[n++] = from;
-    for (int i = from + 1; i < p->n_ops && i < from + WINDOW && n < most; i++)
-        if (!s->done[i] && s->anchor[i] < 0 && key(s, &p->ops[i]) == k && fits(s, i, group, n, rows)) group[n++] = i;
+    for (int i = s->open; i < p->n_ops && i < from + WINDOW && n < most; i++)
+        if (!s->done[i] && i != from && s->anchor[i] < 0 && key(s, &p->ops[i]) == k && (rows || in_time(s, from, i)) && fits(s, i, group, n, rows)) group[n++] = i;
     return n;
+}
+
+/* How many products at most follow each other from an op to the end, itself not counted. */
+static void look_ahead(const cb_plan *p, int32_t *ahead)
+{
+    for (int i = p->n_ops - 1; i >= 0; i--) {
+        ahead[i] = 0;
+        for (int j = i + 1; j < p->n_ops && j < i + WINDOW; j++) {
+            int n = ahead[j] + is_product(&p->ops[j]);
+            if (n > ahead[i] && cb_plan_ordered(p, &p->ops[i], &p->ops[j])) ahead[i] = n;
+        }
+    }
 }
 
 /* ---- fused patterns: one launch, placed by its first op ---- */
@@ -105,8 +130,8 @@ static bool feeds_product(const cu_sched *s, int i)
     return false;
 }
 
-/* The next op to begin a launch with: products first, then what stands alone, and row-wise ops last, so that as many as possible
- * are ready by then; of those, what no product waits for can become part of a later launch. */
+/* The next op to begin a launch with: what most products wait for; then products first, what stands alone, and row-wise ops last, so that
+ * as many as possible are ready by then; of those, what no product waits for can become part of a later launch. */
 static int pick(const cu_sched *s)
 {
     int best = -1, best_rank = 9, other = -1;
@@ -114,8 +139,13 @@ static int pick(const cu_sched *s)
         if (s->done[i]) continue;
         if (s->anchor[i] >= 0 ? !pattern_fits(s, s->anchor[i]) : !fits(s, i, NULL, 0, false)) continue;
         int rank = is_product(&s->p->ops[i]) ? 0 : s->anchor[i] < 0 && is_row_op(&s->p->ops[i], s->single) ? 2 : 1;
-        if (rank < best_rank) best = i, best_rank = rank;
-        else if (rank == 2 && best_rank == 2 && other < 0 && key(s, &s->p->ops[i]) != key(s, &s->p->ops[best])) other = i;
+        int later = best < 0 ? -1 : ahead(s, best) - ahead(s, i);
+        if (later > 0) continue;
+        if (later < 0 || rank < best_rank) {
+            if (later < 0) other = -1;
+            best = i;
+            best_rank = rank;
+        } else if (rank == 2 && best_rank == 2 && other < 0 && key(s, &s->p->ops[i]) != key(s, &s->p->ops[best])) other = i;
     }
     return best_rank == 2 && other >= 0 && !feeds_product(s, best) && feeds_product(s, other) ? other : best;
 }
@@ -208,18 +238,36 @@ static int make_table(const cb_dev *d, const int32_t *group, int n, bool fused, 
 
 /* ---- schedules ---- */
 
+/* The last launch becomes a part of the one before, if both are gated units of few rows and neither waits for the other. */
+static void join_units(const cu_sched *s, cu_schedule *c)
+{
+    cu_launch *b = &c->launches[c->n_launches - 1], *a = b - 1;
+    if (!s->ahead || c->n_launches < 2 || !a->few || !b->few || a->wanted || b->wanted) return;
+    for (int k = 0; k < a->n + b->n; k++) {
+        const cb_op *o = &s->p->ops[c->order[a->first + k]];
+        if (o->out >= 0 && s->p->values[o->out].slots * (s->single ? 1 : CU_STREAM_ROWS) >= CU_FEW_ROWS) return;
+        for (int i = 0; i < a->n && k >= a->n; i++)
+            if (cb_plan_ordered(s->p, &s->p->ops[c->order[a->first + i]], o)) return;
+    }
+    if (!cu_few_pair(a->few, b->few)) return;
+    a->n += b->n;
+    c->n_launches--;
+}
+
 /* table: room for n_ops entries, whose place on the device is `at`. */
 static int make(cb_dev *d, int which, cu_row_op *table, CUdeviceptr at, cb_err *err)
 {
     const cb_plan *p = d->plan;
     cu_schedule *c = &d->schedules[which];
+    bool few = which == CU_FOR_ONE || which == CU_FOR_FEW;
     cu_sched s = {.p = p, .single = which == CU_FOR_ONE, .many = which == CU_FOR_MANY, .done = cb_alloc_array((size_t)p->n_ops, 1),
-                  .anchor = cb_alloc_array((size_t)p->n_ops, sizeof *s.anchor)};
+                  .anchor = cb_alloc_array((size_t)p->n_ops, sizeof *s.anchor), .ahead = few ? cb_alloc_array((size_t)p->n_ops, sizeof *s.ahead) : NULL};
     c->order = cb_alloc_array((size_t)p->n_ops, sizeof *c->order);
     c->launches = cb_alloc_array((size_t)p->n_ops, sizeof *c->launches);
-    int rc = s.done && s.anchor && c->order && c->launches ? 0 : cb_fail(err, CB_ENOMEM, "no memory for %d launches", p->n_ops);
+    int rc = s.done && s.anchor && (s.ahead || !few) && c->order && c->launches ? 0 : cb_fail(err, CB_ENOMEM, "no memory for %d launches", p->n_ops);
     c->first_wanted = -1;
-    if (rc == 0) find_patterns(d, which == CU_FOR_ONE || which == CU_FOR_SINGLES, &s);
+    if (rc == 0) find_patterns(d, few || which == CU_FOR_SINGLES, &s);
+    if (rc == 0 && few) look_ahead(p, s.ahead);
     for (int n, i = 0; i < p->n_ops && rc == 0; i += n) {
         int32_t *group = c->order + i;
         cu_launch *l = &c->launches[c->n_launches++];
@@ -242,8 +290,10 @@ static int make(cb_dev *d, int which, cu_row_op *table, CUdeviceptr at, cb_err *
         for (int k = 0; k < n; k++) s.done[group[k]] = 1;
         if (c->first_wanted < 0 && l->wanted) c->first_wanted = c->n_launches - 1;
         while (s.open < p->n_ops && s.done[s.open]) s.open++;
+        join_units(&s, c);
     }
     if (c->first_wanted < 0) c->first_wanted = c->n_launches;
+    cb_free(s.ahead);
     cb_free(s.done);
     cb_free(s.anchor);
     return rc;
@@ -267,7 +317,7 @@ int cu_lower(cb_dev *d, cb_err *err)
 void cu_free_schedules(cb_dev *d)
 {
     for (int i = 0; i < CU_N_SCHEDULES; i++) {
-        for (int k = 0; k < d->schedules[i].n_launches; k++) cb_free(d->schedules[i].launches[k].few);
+        for (int k = 0; k < d->schedules[i].n_launches; k++) cu_few_free(d->schedules[i].launches[k].few);
         cb_free(d->schedules[i].order);
         cb_free(d->schedules[i].launches);
     }

@@ -10,6 +10,8 @@ typedef struct cu_sched {
     uint8_t *done;   /* [n_ops] */
     int32_t *anchor; /* [n_ops]: of the fused pattern that an op belongs to (fuse.h), or -1 */
     int open;        /* every op before it is done */
+    int32_t *ahead;  /* steps of so few rows that products of the step's rows stand beside those of experts: [n_ops], of an op how many
+                        products follow each other behind it; else NULL */
     bool many;       /* steps of any number of rows: k_rows_many takes chains of one width */
 } cu_sched;
 

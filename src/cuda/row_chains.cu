@@ -68,16 +68,16 @@ template <int... LINKS> __device__ constexpr int same_numbers(int i)
 }
 
 template <int E, int... LINKS, int... I>
-__device__ __forceinline__ void run_chain(const cu_rows_few &a, float *shared, told &t, std::integer_sequence<int, I...>)
+__device__ __forceinline__ void run_chain(const cu_rows_few &a, int row, float *shared, told &t, std::integer_sequence<int, I...>)
 {
     pdl_trigger();
     if constexpr (sizeof...(LINKS) == 2 && first_of(LINKS...) == M_(GLU)) /* few.c: others have no route */
         if (blockIdx.y == a.n_parts) {
             pdl_wait();
-            if (threadIdx.x < 32) route(a.route, a.step, blockIdx.x);
+            if (threadIdx.x < 32) route(a.route, a.step, row);
             return;
         }
-    chain<E> c = {a, shared, t, (int)blockIdx.x, (int)blockIdx.y * a.width, E * (int)threadIdx.x, 0, 0, {}};
+    chain<E> c = {a, shared, t, row, (int)blockIdx.y * a.width, E * (int)threadIdx.x, 0, 0, {}};
     inputs<E> in[sizeof...(LINKS)];
     float kept[E];
     (load_constants<E, LINKS>(c, a.o[I], in[I]), ...);
@@ -94,6 +94,22 @@ __device__ __forceinline__ void run_chain(const cu_rows_few &a, float *shared, t
         extern __shared__ __align__(16) float shared[];                                                                         \
         __shared__ told t;                                                                                                      \
         constexpr int links[] = {__VA_ARGS__};                                                                                  \
-        run_chain<per, __VA_ARGS__>(a, shared, t, std::make_integer_sequence<int, sizeof links / sizeof *links>());             \
+        run_chain<per, __VA_ARGS__>(a, blockIdx.x, shared, t, std::make_integer_sequence<int, sizeof links / sizeof *links>());             \
     }
 CU_CHAINS(KERNEL)
+
+/* Gated units of two widths or kinds of rows: those of experts that a route chose, and of one that all rows have. */
+template <int E> __device__ __forceinline__ void units(const cu_rows_two &a, float *shared, told &t)
+{
+    int second = (int)blockIdx.x >= a.n_rows;
+    run_chain<E, M_(GLU), R_(QUANT)>(a.part[second], (int)blockIdx.x - (second ? a.n_rows : 0), shared, t, std::make_integer_sequence<int, 2>());
+}
+#define UNITS(E, most)                                                                                                  \
+    extern "C" __global__ void __launch_bounds__(most / E, E == 4 ? 3 : 2) k_units##E(const __grid_constant__ cu_rows_two a) \
+    {                                                                                                                   \
+        extern __shared__ __align__(16) float shared[];                                                                 \
+        __shared__ told t;                                                                                              \
+        units<E>(a, shared, t);                                                                                         \
+    }
+UNITS(4, 1024)
+UNITS(8, 4096)

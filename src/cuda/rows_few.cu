@@ -90,3 +90,11 @@ extern "C" __global__ void __launch_bounds__(512, 2) k_rows_few8(const __grid_co
     __shared__ told t;
     few<8>(a, shared, t);
 }
+
+/* A choice of experts with no chain beside it: a warp a row. */
+extern "C" __global__ void __launch_bounds__(32) k_route(const __grid_constant__ cu_rows_few a)
+{
+    pdl_trigger();
+    pdl_wait();
+    route(a.route, a.step, blockIdx.x);
+}

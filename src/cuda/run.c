@@ -315,7 +315,11 @@ static int run(cb_dev *d, cb_err *err)
     d->wanted0 = 0;
     d->n_wanted = b->n_wanted < d->logits_rows ? b->n_wanted : d->logits_rows;
     if ((rc = send_tables(d, err)) < 0 || (rc = send_step(d, err)) < 0) return rc;
-    d->schedule = &d->schedules[b->tap ? CU_FOR_TAP : b->n_rows == 1 ? CU_FOR_ONE : d->n_splits ? CU_FOR_SINGLES : CU_FOR_MANY];
+    d->schedule = &d->schedules[b->tap                         ? CU_FOR_TAP
+                                : b->n_rows == 1               ? CU_FOR_ONE
+                                : !d->n_splits                 ? CU_FOR_MANY
+                                : b->n_rows <= CU_STREAM_ROWS  ? CU_FOR_FEW
+                                                               : CU_FOR_SINGLES];
     if (b->tap) rc = tapped_step(d, err);
     else if (d->n_splits && b->n_wanted <= d->logits_rows) rc = from_graph(d, err);
     else rc = whole_step(d, err);

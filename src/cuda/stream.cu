@@ -511,10 +511,11 @@ template <class F> __device__ __forceinline__ void tiles(const cu_stream &a, int
     me.stage = at.end;
 }
 
-/* What stands in the columns: planes of a plain part, and which of its rows have a remainder. */
+/* What stands in the columns: planes of a plain part, and which of its rows have a remainder, if that was asked. */
 struct loaded {
     const int8_t *planes;
     unsigned flags;
+    bool asked;
 };
 
 __device__ __forceinline__ void wait_for_input(worker &me)
@@ -538,7 +539,7 @@ template <class F> __device__ __forceinline__ void load_rows(const cu_stream &a,
 #pragma unroll
         for (int r = 0; r < CU_STREAM_ROWS; r++) flags |= (f[r] != 0) << r;
     }
-    have = {p.x.planes, flags};
+    have = {p.x.planes, flags, p.x.flag != NULL};
     if (flags) load_columns<F>(a, p.x, me.sm, p.n_rows, __popc(flags), [&](int k) {
         unsigned m = flags;
         for (; k; k--) m &= m - 1;
@@ -621,7 +622,7 @@ template <class F, int SEGS> __device__ __forceinline__ void one_row(const cu_st
 {
     const cu_linear &p = a.part[part];
     int T = a.cut[part].tiles, e = range.x / T, e_last = (range.y - 1) / T, G = p.w.n_groups, n_x = p.x_step ? e_last + 1 - e : 1;
-    bool here = have.planes == p.x.planes && !p.x_step;
+    bool here = have.planes == p.x.planes && !p.x_step && (have.asked || !p.x.flag);
     chains<F, 1, SEGS> all;
     row_copy<F> copy;
     auto place_entry = [&](int i) { return place_of(p, me, max(range.x - i * T, 0), min(range.y - i * T, T), i, 1, NULL); };
@@ -639,12 +640,12 @@ template <class F, int SEGS> __device__ __forceinline__ void one_row(const cu_st
             copy.begin_remainder(a, p.x, me.sm);
             copy.row(G);
         }
-        have = {p.x_step ? NULL : p.x.planes, flag != 0};
+        have = {p.x_step ? NULL : p.x.planes, flag != 0, p.x.flag != NULL};
         meet();
     }
     for (;;) {
-        rows_view rows = {0, 1, e, have.flags};
-        if (have.flags) {
+        rows_view rows = {0, 1, e, p.x.flag ? have.flags : 0};
+        if (rows.flags) {
             k.n = 2;
             run_from<F, 2, SEGS == 4 ? 2 : SEGS>(a, part, me, k, at, rows);
         } else run<F, 1, SEGS>(a, part, me, all, k, at, rows);

@@ -8,7 +8,7 @@ extern "C" {
 #include <string.h>
 
 #define KERNELS(X)                                                                                                                \
-    X(k_rows, cu_rows) X(k_rows_few8, cu_rows_few) X(k_softcap, cu_rows) X(k_rows_many, cu_rows_many)  \
+    X(k_rows, cu_rows) X(k_rows_few8, cu_rows_few) X(k_route, cu_rows_few) X(k_units4, cu_rows_two) X(k_units8, cu_rows_two) X(k_softcap, cu_rows) X(k_rows_many, cu_rows_many)  \
     X(k_rows_many_wide, cu_rows_many) X(k_kv_put_many, cu_rows_many) X(k_route_many, cu_rows_many)          \
     X(k_gemv4, cu_linears)                                                                                                         \
     X(k_gemv8, cu_linears) X(k_attn, cu_attention) X(k_attn_split, cu_attention) X(k_attn_merge, cu_attention)                     \
