@@ -22,18 +22,18 @@ static const cu_gemm cu_gemms[] = {
     {"k_gemm_q4g32", CU_FMT_AFFINE, 4, 32, 80, 128, 64, 256, 74496, 0, 1000},
     {"k_gemm_q8g64", CU_FMT_AFFINE, 8, 64, 80, 128, 64, 256, 78592, 0, 1000},
     {"k_gemm_planes", CU_FMT_PLANES, 8, 64, 80, 128, 64, 256, 86784, 0, 1000},
-    {"k_gemm_q4g64_sm90", CU_FMT_AFFINE, 4, 64, 90, 256, 64, 640, 180272, 1, 100},
-    {"k_gemm_q2g128_sm90", CU_FMT_AFFINE, 2, 128, 90, 256, 64, 640, 204880, 1, 100},
-    {"k_gemm_q4g32_sm90", CU_FMT_AFFINE, 4, 32, 90, 256, 64, 640, 217200, 1, 100},
-    {"k_gemm_q8g64_sm90", CU_FMT_AFFINE, 8, 64, 90, 256, 64, 640, 204880, 1, 100},
-    {"k_gemm_planes_sm90", CU_FMT_PLANES, 8, 64, 90, 192, 64, 512, 224336, 1, 100},
-    {"k_gemm_q4g64_sm90_s", CU_FMT_AFFINE, 4, 64, 90, 192, 32, 512, 124032, 1, 58},
-    {"k_gemm_q2g128_sm90_s", CU_FMT_AFFINE, 2, 128, 90, 192, 32, 512, 156800, 1, 50},
-    {"k_gemm_q4g32_sm90_s", CU_FMT_AFFINE, 4, 32, 90, 192, 32, 512, 140416, 1, 54},
-    {"k_gemm_q8g64_sm90_s", CU_FMT_AFFINE, 8, 64, 90, 192, 32, 512, 173184, 1, 51},
-    {"k_gemm_planes_sm90_s", CU_FMT_PLANES, 8, 64, 90, 192, 32, 512, 210016, 1, 60},
+    {"k_gemm_q4g64_sm90", CU_FMT_AFFINE, 4, 64, 90, 256, 64, 640, 221600, 1, 100},
+    {"k_gemm_q2g128_sm90", CU_FMT_AFFINE, 2, 128, 90, 256, 64, 640, 208576, 1, 100},
+    {"k_gemm_q4g32_sm90", CU_FMT_AFFINE, 4, 32, 90, 256, 64, 640, 221440, 1, 100},
+    {"k_gemm_q8g64_sm90", CU_FMT_AFFINE, 8, 64, 90, 256, 64, 640, 208576, 1, 100},
+    {"k_gemm_planes_sm90", CU_FMT_PLANES, 8, 64, 90, 192, 64, 512, 228032, 1, 100},
+    {"k_gemm_q4g64_sm90_s", CU_FMT_AFFINE, 4, 64, 90, 192, 32, 512, 127392, 1, 58},
+    {"k_gemm_q2g128_sm90_s", CU_FMT_AFFINE, 2, 128, 90, 192, 32, 512, 160160, 1, 50},
+    {"k_gemm_q4g32_sm90_s", CU_FMT_AFFINE, 4, 32, 90, 192, 32, 512, 143776, 1, 54},
+    {"k_gemm_q8g64_sm90_s", CU_FMT_AFFINE, 8, 64, 90, 192, 32, 512, 176544, 1, 51},
+    {"k_gemm_planes_sm90_s", CU_FMT_PLANES, 8, 64, 90, 192, 32, 512, 213088, 1, 60},
 };
-enum { CU_GEMMS = sizeof cu_gemms / sizeof cu_gemms[0] };
+enum { CU_GEMMS = sizeof cu_gemms / sizeof cu_gemms[0], CU_GEMM_EXPERTS = 512 /* the most that the sm90 kernels have room for */ };
 
 /* Blocks of a launch. With experts this is the worst case over all ways to spread the rows, so nothing is read back. */
 static inline int64_t cu_gemm_grid(const cu_gemm *g, const cu_linear *a, int n_sm)
@@ -65,7 +65,7 @@ static inline const cu_gemm *cu_gemm_find(const cu_linear *a, int cc, int n_sm, 
     for (int i = 0; i < CU_GEMMS; i++) {
         const cu_gemm *g = &cu_gemms[i];
         if (g->fmt != w->fmt || g->group != w->group || (w->fmt == CU_FMT_AFFINE && g->bits != w->bits)) continue;
-        if (!(g->cc == 90 ? cc == 90 : cc >= g->cc) || g->shared > max_shared) continue;
+        if (!(g->cc == 90 ? cc == 90 : cc >= g->cc) || g->shared > max_shared || (g->cc == 90 && a->expert_at && a->n_experts > CU_GEMM_EXPERTS)) continue;
         if (!best || cu_gemm_time(g, a, n_sm) < cu_gemm_time(best, a, n_sm)) best = g;
     }
     return best;

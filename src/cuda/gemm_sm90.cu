@@ -4,8 +4,12 @@
  * shared memory with cp.async (rows may be gathered) and turns scales into pairs of floats. A consumer's registers hold the
  * unpacked weights of a group (operand A), the float accumulators of its outputs, and the integer sums of one group: first of the
  * high planes, then times 256, then the low planes on top. While one consumer waits for its multiply, others fold. Sums of finished
- * segments stand in shared memory. */
+ * segments stand in shared memory.
+ *
+ * Producers find out which rows a tile has and where its outputs go, and hand that over in shared memory with the tile's first stage: what
+ * depends on several reads one after the other is in nobody's way there. With experts, a table says which token tiles are whose. */
 #include "cuda/gemm.cuh"
+#include "cuda/gemm.h"
 #include "cuda/wgmma.cuh"
 
 namespace gm {
@@ -16,17 +20,69 @@ template <class F_, int WGS_, int TT_, int STAGES_> struct wshape {
     static constexpr int WGS = WGS_, RT = 64 * WGS, TT = TT_, STAGES = STAGES_, THREADS = 128 * (WGS + 1), REGS = TT / 2;
     static constexpr int X_BYTES = TT * F::TB, W_BYTES = RT * F::WS, AUX_BYTES = F::SG * (RT + TT) * 8;
     static constexpr int STAGE = (X_BYTES + W_BYTES + AUX_BYTES + 1023) / 1024 * 1024;
-    static constexpr int TOT = STAGES * STAGE, BARS = TOT + RT * TT * 4, SMEM = BARS + STAGES * 16 + 1024;
-    static constexpr int CONSUMER_REGS = WGS == 2 ? 208 : WGS == 3 ? 144 : 104, PRODUCER_REGS = WGS == 2 ? 88 : WGS == 3 ? 80 : 64;
+    /* What consumers are told of a tile: first output, rows, 8 unused bytes, and each row's place in y. While a stage is filled for a tile,
+     * consumers may still be busy with STAGES tiles before it. */
+    static constexpr int TILE = 16 + TT * 4, TILES = STAGES + 1;
+    static constexpr int TOT = STAGES * STAGE, BARS = TOT + RT * TT * 4, TOLD = BARS + STAGES * 16, SLOTS = TOLD + TILES * TILE;
+    static constexpr int SMEM = SLOTS + (CU_GEMM_EXPERTS + 1) * 4 + 12 + 1024;
+    static constexpr int CONSUMER_REGS = WGS == 2 ? 208 : WGS == 3 ? 144 : F::KS > 2 ? 104 : 96;
+    static constexpr int PRODUCER_REGS = WGS == 2 ? 88 : WGS == 3 ? 80 : F::KS > 2 ? 64 : 96;
     static_assert(SMEM <= 232448 && WGS >= 2 && WGS <= 4, "shape");
 };
 
-/* Tile number i of a launch: bands of 8 token tiles, so that what runs at a time shares both weights and tokens. */
-template <class S> __device__ __forceinline__ void nth_tile(const cu_linear &a, int i, int n_slots, int n_tiles, tile &t)
+__device__ __forceinline__ void sts_u32(uint32_t at, uint32_t v) { sts<1>(at, &v); }
+
+/* The tiles of a launch. Token tiles first[e] .. first[e+1]-1 are expert e's. */
+struct work {
+    uint32_t first;         /* in shared memory; only with experts */
+    int n_slots, n_tiles;   /* token tiles, output tiles */
+    __device__ __forceinline__ int n() const { return n_slots * n_tiles; }
+};
+
+/* Fills the table of experts; one warp. */
+template <class S> __device__ __forceinline__ void count_tiles(const cu_linear &a, uint32_t first)
 {
-    const int band = i / (8 * n_tiles), in_band = i - band * 8 * n_tiles, width = min(8, n_slots - band * 8);
+    const int lane = threadIdx.x & 31, per = (a.n_experts + 31) / 32, e0 = min(lane * per, a.n_experts), e1 = min(e0 + per, a.n_experts);
+    auto tiles = [&](int e) { return (a.expert_at[e + 1] - a.expert_at[e] + S::TT - 1) / S::TT; };
+    int mine = 0, before;
+    for (int e = e0; e < e1; e++) mine += tiles(e);
+    before = mine;
+#pragma unroll
+    for (int d = 1; d < 32; d *= 2) {
+        const int v = __shfl_up_sync(FULL, before, d);
+        if (lane >= d) before += v;
+    }
+    before -= mine;
+    for (int e = e0; e < e1; e++) {
+        sts_u32(first + e * 4, before);
+        before += tiles(e);
+    }
+    if (lane == 31) sts_u32(first + a.n_experts * 4, before);
+}
+
+/* Tile number i of a launch: bands of 8 token tiles, so that what runs at a time shares both weights and tokens. An expert is found by a
+ * search with 32 probes a round; all lanes of a warp call this together. */
+template <class S> __device__ __forceinline__ void nth_tile(const cu_linear &a, const work &all, int i, tile &t)
+{
+    const int band = i / (8 * all.n_tiles), in_band = i - band * 8 * all.n_tiles, width = min(8, all.n_slots - band * 8);
+    const int slot = band * 8 + in_band % width;
     t.n0 = in_band / width * S::RT;
-    find_rows<S::TT>(a, band * 8 + in_band % width, t);
+    t.row0 = 0;
+    t.r0 = slot * S::TT;
+    t.rows = a.n_rows - t.r0;
+    if (a.expert_at) {
+        int lo = 0, hi = a.n_experts; /* the answer is in [lo, hi): the last e whose first tile is <= slot */
+        while (hi - lo > 1) {
+            const int step = (hi - lo + 31) / 32, e = lo + (int)(threadIdx.x & 31) * step;
+            const bool ok = e < hi && (int)lds_u32(all.first + e * 4) <= slot;
+            lo += (31 - __clz(__ballot_sync(FULL, ok) | 1)) * step;
+            hi = min(hi, lo + step);
+        }
+        t.row0 = (int64_t)lo * a.w.expert_rows;
+        t.r0 = a.expert_at[lo] + (slot - (int)lds_u32(all.first + lo * 4)) * S::TT;
+        t.rows = a.expert_at[lo + 1] - t.r0;
+    }
+    t.rows = min(t.rows, S::TT);
 }
 
 /* ---- producers ---- */
@@ -42,7 +98,7 @@ __device__ __forceinline__ void publish(uint32_t full)
 
 /* Every thread copies 16-byte chunks of some tokens and weight rows, and the scales of up to two rows and a token. A stage is published
  * when the next one's copies are on their way, or must wait. The loop takes AUX groups at a time: inside, all offsets are constants. */
-template <class S> __device__ __forceinline__ void produce(const cu_linear &a, uint32_t base, uint32_t bars, int n_slots, int n_tiles)
+template <class S> __device__ __forceinline__ void produce(const cu_linear &a, uint32_t base, const work &all)
 {
     using F = typename S::F;
     constexpr int THREADS = 128, TQ = F::TB / 16, WQ = F::WS / 16, TP = S::TT * TQ / THREADS, WP = S::RT * WQ / THREADS;
@@ -60,12 +116,13 @@ template <class S> __device__ __forceinline__ void produce(const cu_linear &a, u
     const int token = has_token ? tid - (THREADS - S::TT) : 0;
     const uint32_t dx_dst = S::X_BYTES + S::W_BYTES + token * 8, sb_dst = S::X_BYTES + S::W_BYTES + (F::SG * S::TT + tid) * 8;
     const int type = F::PLANES ? CU_S_F32 : a.w.scale_type;
+    const uint32_t bars = base + S::BARS;
     int slot = 0;
     uint32_t parity = 1, filled = 0; /* filled: the barrier of the stage before; 0: none */
-    for (int i = blockIdx.x; i < n_slots * n_tiles; i += gridDim.x) {
+    uint32_t told = 0;               /* where the tile stands among those that consumers are told of */
+    for (int i = blockIdx.x; i < all.n(); i += gridDim.x, told = told + S::TILE == S::TILES * S::TILE ? 0 : told + S::TILE) {
         tile t;
-        nth_tile<S>(a, i, n_slots, n_tiles, t);
-        if (t.rows == 0) continue;
+        nth_tile<S>(a, all, i, t);
         auto x_row = [&](int tok) { int r = t.r0 + (tok < t.rows ? tok : 0); return a.x_row ? a.x_row[r] : r; };
         const int w_rows = a.w.n_out - t.n0; /* whole warpgroups behind these have nothing to do */
         auto w_row = [&](int row) { return t.row0 + t.n0 + min(row, w_rows - 1); };
@@ -77,6 +134,7 @@ template <class S> __device__ __forceinline__ void produce(const cu_linear &a, u
 #pragma unroll
         for (int k = 0; k < WP; k++) w_at[k] = (uint32_t)(min(w0 + k * (THREADS / WQ), w_rows - 1) * (int)a.w.row_bytes + wq * 16);
         const int64_t aux_token = x_row(token), aux_row = w_row(tid), aux_row2 = w_row(second ? tid + THREADS : tid);
+        const int r = t.r0 + min(token, t.rows - 1), y_row = a.y_row ? a.y_row[r] : r;
         aux ax, aw, aw2;
         for (int g0 = 0; g0 < G; g0 += AUX) {
 #pragma unroll
@@ -94,6 +152,10 @@ template <class S> __device__ __forceinline__ void produce(const cu_linear &a, u
                     filled = 0;
                 }
                 bar_wait(empty, parity);
+                if (g0 + k == 0 && has_token) {
+                    sts_u32(base + S::TOLD + told + 16 + token * 4, y_row);
+                    if (token == 0) sts_u32(base + S::TOLD + told, t.n0), sts_u32(base + S::TOLD + told + 4, t.rows);
+                }
                 const uint32_t at = base + (uint32_t)slot * S::STAGE, full = bars + (uint32_t)slot * 8;
                 const bool x_there = F::SG == 1 || g0 + k + gi < G, w_there = F::SG == 1 || g0 + k + wgi < G;
 #pragma unroll
@@ -215,7 +277,7 @@ template <class S> struct consumer {
     uint32_t base, bars, desc0; /* desc0: descriptor of the first stage */
     uint32_t tot;               /* this thread's sums of finished segments: 16 bytes every 2048 */
     uint32_t w_off, sb_off, dx_off; /* this lane's words, its rows' scales and its tokens' in a stage */
-    int G, wg, lane, row, c;    /* row: this lane's first output in the tile; the other is row + 8 */
+    int G, wg;
     int slot;
     uint32_t phase;
     int seg, end;               /* of the groups: the segment in work and where it ends */
@@ -293,59 +355,90 @@ template <class S> struct consumer {
             if (++slot == S::STAGES) slot = 0, phase ^= 1;
         }
     }
-    /* A tile whose every group is a segment: no sums stand in shared memory meanwhile. */
-    __device__ __forceinline__ void run_short()
+    /* The sums of a tile into acc. When every group is a segment, none stand in shared memory meanwhile. */
+    __device__ __forceinline__ void run_tile()
     {
+        if (!F::PLANES && G == CU_SEGMENTS) {
 #pragma unroll
-        for (int i = 0; i < REGS; i++) acc[i] = -0.0f; /* -0 + x is x */
-        run<true>();
+            for (int i = 0; i < REGS; i++) acc[i] = -0.0f; /* -0 + x is x */
+            run<true>();
+        } else {
+            clear();
+            run<false>();
 #pragma unroll
-        for (int i = 0; i < REGS / 4; i++) sts_float4(tot + i * 2048, acc[4 * i], acc[4 * i + 1], acc[4 * i + 2], acc[4 * i + 3]);
+            for (int i = 0; i < REGS / 4; i++) {
+                const float4 v = lds_float4(tot + i * 2048);
+                acc[4 * i] = v.x, acc[4 * i + 1] = v.y, acc[4 * i + 2] = v.z, acc[4 * i + 3] = v.w;
+            }
+            turn_wait(4 + wg, 128);
+        }
     }
 
     /* Writes this warpgroup's 64 outputs of each token: through shared memory, so that a warp writes 256 bytes of one row of y. Output n of
-     * token k stands at word 64*k + (n ^ 8*(k/2 % 4)), free of bank conflicts both ways. */
-    __device__ __forceinline__ void write(const tile &t, uint32_t area)
+     * token k stands at word 64*k + (n ^ 8*(k/2 % 4)), free of bank conflicts both ways. told: the tile. */
+    __device__ __forceinline__ void write(uint32_t told, uint32_t area)
     {
-        float4 v[REGS / 4];
-#pragma unroll
-        for (int j = 0; j < REGS / 4; j++) v[j] = lds_float4(tot + j * 2048);
-        turn_wait(4 + wg, 128);
+        int me = threadIdx.x;
+        asm volatile("" : "+r"(me)); /* what follows from it is not worth a register before */
+        const int lane = me & 31, c = lane & 3, row = (me >> 5 & 3) * 16 + (lane >> 2);
+        constexpr int BATCH = 4; /* rows of a warp at a time: what is there already is read before anything is written */
+        const int n = (int)lds_u32(told) + wg * 64 + 2 * lane, left = a.w.n_out - n, rows = (int)lds_u32(told + 4), warp = me >> 5 & 3;
+        const bool pairs = ((a.w.n_out | a.y_stride) & 1) == 0 && ((uintptr_t)a.y & 7) == 0;
 #pragma unroll
         for (int j = 0; j < REGS / 4; j++) {
-            const uint32_t p = area + (j * 8 + 2 * c) * 256 + (((row & 63) ^ (c * 8)) * 4), q = area + (j * 8 + 2 * c) * 256 + ((((row & 63) + 8) ^ (c * 8)) * 4);
-            sts_float(p, v[j].x);
-            sts_float(p + 256, v[j].y);
-            sts_float(q, v[j].z);
-            sts_float(q + 256, v[j].w);
+            const uint32_t p = area + (j * 8 + 2 * c) * 256 + ((row ^ (c * 8)) * 4), q = area + (j * 8 + 2 * c) * 256 + (((row + 8) ^ (c * 8)) * 4);
+            sts_float(p, acc[4 * j]);
+            sts_float(p + 256, acc[4 * j + 1]);
+            sts_float(q, acc[4 * j + 2]);
+            sts_float(q + 256, acc[4 * j + 3]);
         }
         turn_wait(4 + wg, 128);
-        const int n = t.n0 + wg * 64 + 2 * lane, left = a.w.n_out - n;
-        for (int k = (int)(threadIdx.x >> 5 & 3); k < t.rows; k += 4) {
-            const float2 u = lds_float2(area + k * 256 + (((2 * lane) ^ ((k >> 1 & 3) * 8)) * 4));
-            float *y = a.y + (int64_t)(a.y_row ? a.y_row[t.r0 + k] : t.r0 + k) * a.y_stride + n;
-            if (left > 0) put(y, u.x, a.add);
-            if (left > 1) put(y + 1, u.y, a.add);
+        for (int k0 = warp; k0 < rows && left > 0; k0 += 4 * BATCH) {
+            float *y[BATCH];
+            float2 u[BATCH];
+            const int some = min(BATCH, (rows - k0 + 3) / 4);
+#pragma unroll
+            for (int i = 0; i < BATCH; i++) {
+                const int k = k0 + 4 * i;
+                u[i] = lds_float2(area + k * 256 + (((2 * lane) ^ ((k >> 1 & 3) * 8)) * 4));
+                y[i] = a.y + (int64_t)lds_u32(told + 16 + k * 4) * a.y_stride + n;
+            }
+            if (a.add) {
+                float2 old[BATCH];
+#pragma unroll
+                for (int i = 0; i < BATCH; i++)
+                    if (i < some) old[i] = pairs ? *(const float2 *)y[i] : make_float2(y[i][0], left > 1 ? y[i][1] : 0);
+#pragma unroll
+                for (int i = 0; i < BATCH; i++) u[i] = make_float2(__fadd_rn(old[i].x, u[i].x), __fadd_rn(old[i].y, u[i].y));
+            }
+#pragma unroll
+            for (int i = 0; i < BATCH; i++) {
+                if (i >= some) break;
+                if (pairs) {
+                    *(float2 *)y[i] = u[i];
+                } else {
+                    y[i][0] = u[i].x;
+                    if (left > 1) y[i][1] = u[i].y;
+                }
+            }
         }
         turn_wait(4 + wg, 128);
     }
 };
 
-template <class S> __device__ __forceinline__ void consume(const cu_linear &a, uint32_t base, uint32_t bars, int n_slots, int n_tiles)
+template <class S> __device__ __forceinline__ void consume(const cu_linear &a, uint32_t base, const work &all)
 {
     using F = typename S::F;
     const int tid = threadIdx.x & 127, wg = __shfl_sync(FULL, threadIdx.x >> 7, 0), r = tid >> 2 & 7;
     const uint32_t area = base + S::TOT + wg * (64 * S::TT * 4);
-    consumer<S> me = {a, base, bars, __shfl_sync(FULL, base >> 4 | 1u << 16, 0), area + tid * 16};
+    consumer<S> me = {a, base, base + S::BARS, __shfl_sync(FULL, base >> 4 | 1u << 16, 0), area + tid * 16};
     me.G = a.w.n_groups;
     me.wg = wg;
-    me.lane = tid & 31;
-    me.row = wg * 64 + (tid >> 5) * 16 + r;
-    me.c = tid & 3;
-    me.w_off = S::X_BYTES + me.row * F::WS + me.c * 4 + (w_swizzle<F>(r) << 4);
-    me.sb_off = S::X_BYTES + S::W_BYTES + (F::SG * S::TT + me.row) * 8;
-    me.dx_off = S::X_BYTES + S::W_BYTES + 2 * me.c * 8;
-    asm volatile("" : "+r"(me.w_off), "+r"(me.sb_off), "+r"(me.dx_off), "+r"(me.lane)); /* keep them */
+    const int row = wg * 64 + (tid >> 5) * 16 + r, c = tid & 3; /* of the stage's weights; the lane's other one is row + 8 */
+    me.w_off = S::X_BYTES + row * F::WS + c * 4 + (w_swizzle<F>(r) << 4);
+    me.sb_off = S::X_BYTES + S::W_BYTES + (F::SG * S::TT + row) * 8;
+    me.dx_off = S::X_BYTES + S::W_BYTES + 2 * c * 8;
+    asm volatile("" : "+r"(me.w_off), "+r"(me.sb_off), "+r"(me.dx_off)); /* keep them */
     me.slot = 0;
     me.phase = 0;
 #pragma unroll
@@ -353,21 +446,15 @@ template <class S> __device__ __forceinline__ void consume(const cu_linear &a, u
         me.d.v[i] = 0;
         if (F::PLANES) me.d.l[F::PLANES ? i : 0] = 0;
     }
-    for (int id = blockIdx.x; id < n_slots * n_tiles; id += gridDim.x) {
-        tile t;
-        nth_tile<S>(a, id, n_slots, n_tiles, t);
-        if (t.rows == 0) continue;
-        if (t.n0 + wg * 64 >= a.w.n_out) {
+    uint32_t told = base + S::TOLD;
+    for (int id = blockIdx.x; id < all.n(); id += gridDim.x, told = told + S::TILE == base + S::SLOTS ? base + S::TOLD : told + S::TILE) {
+        bar_wait(me.bars + (uint32_t)me.slot * 8, me.phase);
+        if (__shfl_sync(FULL, (int)lds_u32(told), 0) + wg * 64 >= a.w.n_out) {
             me.pass();
             continue;
         }
-        if (!F::PLANES && me.G == CU_SEGMENTS) {
-            me.run_short();
-        } else {
-            me.clear();
-            me.template run<false>();
-        }
-        me.write(t, area);
+        me.run_tile();
+        me.write(told, area);
     }
 }
 
@@ -386,15 +473,18 @@ template <class S> __device__ __forceinline__ void wgemm(const cu_linear &a)
     __syncthreads();
     pdl_trigger();
     pdl_wait();
-    const int n_tiles = (a.w.n_out + S::RT - 1) / S::RT;
-    /* Of one expert (a list of remainders) it is known how many rows there are: mostly none. */
-    const int n_rows = a.expert_at && a.n_experts == 1 ? a.expert_at[1] : a.n_rows, n_slots = a.n_experts > 1 ? n_rows / S::TT + a.n_experts : (n_rows + S::TT - 1) / S::TT;
+    work all = {base + S::SLOTS, (a.n_rows + S::TT - 1) / S::TT, (a.w.n_out + S::RT - 1) / S::RT};
+    if (a.expert_at) {
+        if (threadIdx.x < 32) count_tiles<S>(a, all.first);
+        __syncthreads();
+        all.n_slots = (int)lds_u32(all.first + a.n_experts * 4);
+    }
     if (threadIdx.x >= 128 * S::WGS) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(S::PRODUCER_REGS));
-        produce<S>(a, base, bars, n_slots, n_tiles);
+        produce<S>(a, base, all);
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(S::CONSUMER_REGS));
-        consume<S>(a, base, bars, n_slots, n_tiles);
+        consume<S>(a, base, all);
     }
 }
 
@@ -411,7 +501,7 @@ template <class S> __device__ __forceinline__ void wgemm(const cu_linear &a)
         ON_SM90A(gm::wgemm<gm::wshape<__VA_ARGS__>>(a);)                                                       \
     }
 
-WGEMM(k_gemm_q4g64_sm90, gm::fmt<4, 64, 2>, 4, 64, 3)
+WGEMM(k_gemm_q4g64_sm90, gm::fmt<4, 64, 2>, 4, 64, 4)
 WGEMM(k_gemm_q2g128_sm90, gm::fmt<2, 128, 1>, 4, 64, 5)
 WGEMM(k_gemm_q4g32_sm90, gm::fmt<4, 32, 2>, 4, 64, 7)
 WGEMM(k_gemm_q8g64_sm90, gm::fmt<8, 64, 1>, 4, 64, 5)

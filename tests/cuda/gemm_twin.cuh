@@ -13,7 +13,8 @@ struct twin_shape {
     using F = twin_fmt;
     static constexpr int WGS = 2, RT = 128, TT = 256, STAGES = 5, THREADS = 384;
     static constexpr int X_BYTES = TT * F::TB, W_BYTES = RT * F::WS, AUX_BYTES = (RT + TT) * 8, STAGE = X_BYTES + W_BYTES + AUX_BYTES;
-    static constexpr int BARS = STAGES * STAGE, SMEM = BARS + STAGES * 16 + 1024;
+    static constexpr int TILE = 16 + TT * 4, TILES = STAGES + 1; /* its consumers find out for themselves */
+    static constexpr int BARS = STAGES * STAGE, TOLD = BARS + STAGES * 16, SMEM = TOLD + TILES * TILE + 1024;
     static_assert(STAGE % 1024 == 0 && SMEM <= 232448, "shape");
 };
 
@@ -88,9 +89,10 @@ struct twin {
     }
 };
 
-__device__ __forceinline__ void twin_consume(const cu_linear &a, uint32_t base, uint32_t bars, int n_slots, int n_tiles)
+__device__ __forceinline__ void twin_consume(const cu_linear &a, uint32_t base, const work &all)
 {
     using S = twin_shape;
+    const uint32_t bars = base + S::BARS;
     const int tid = threadIdx.x & 127, wg = __shfl_sync(FULL, threadIdx.x >> 7, 0), r = tid >> 2 & 7, c = tid & 3, row = wg * 64 + (tid >> 5) * 16 + r;
     const uint32_t w_off = S::X_BYTES + row * 32 + c * 4 + (w_swizzle<twin_fmt>(r) << 4), sb_off = S::X_BYTES + S::W_BYTES + (S::TT + row) * 8;
     const uint32_t desc0 = __shfl_sync(FULL, base >> 4 | 1u << 16, 0);
@@ -98,10 +100,9 @@ __device__ __forceinline__ void twin_consume(const cu_linear &a, uint32_t base, 
     int slot = 0;
     uint32_t phase = 0;
     twin me;
-    for (int id = blockIdx.x; id < n_slots * n_tiles; id += gridDim.x) {
+    for (int id = blockIdx.x; id < all.n(); id += gridDim.x) {
         tile t;
-        nth_tile<S>(a, id, n_slots, n_tiles, t);
-        if (t.rows == 0) continue;
+        nth_tile<S>(a, all, id, t);
 #pragma unroll
         for (int i = 0; i < 128; i++) me.acc[i] = 0.0f;
         bar_wait(bars + slot * 8, phase);
@@ -155,12 +156,12 @@ extern "C" __global__ void __launch_bounds__(384, 1) k_gemm_twin_q4g64(const __g
         gm::fence_async();
     }
     __syncthreads();
-    const int n_tiles = (a.w.n_out + S::RT - 1) / S::RT, n_slots = (a.n_rows + S::TT - 1) / S::TT;
+    const gm::work all = {0, (a.n_rows + S::TT - 1) / S::TT, (a.w.n_out + S::RT - 1) / S::RT};
     if (threadIdx.x >= 128 * S::WGS) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 88;");
-        gm::produce<S>(a, base, bars, n_slots, n_tiles);
+        gm::produce<S>(a, base, all);
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 208;");
-        gm::twin_consume(a, base, bars, n_slots, n_tiles);
+        gm::twin_consume(a, base, all);
     }
 }
