@@ -18,10 +18,12 @@ template <int DIM> struct room {
 __device__ __forceinline__ void more_s8s8(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) { mma_s8s8(c, a[0], a[1], a[2], a[3], b0, b1); }
 __device__ __forceinline__ void more_u8s8(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) { mma_u8s8(c, a[0], a[1], a[2], a[3], b0, b1); }
 
-/* 65536*hh + 256*mid + ll rounded once; |256*mid + ll| < 2^31, and both parts of the fma are exact. */
-__device__ __forceinline__ float exact_sum(int hh, int mid, int ll)
+/* 65536*hh + 256*(mid0 + mid1) + ll rounded once; |256*mid + ll| < 2^31, and both parts of the fma are exact. The middle bytes come in
+ * two parts, for a product waits 24 cycles for the one that it adds to. b256 is 256, but the compiler does not know it: shifts share
+ * their pipe with logic and conversions, the busiest here, multiplications do not. */
+__device__ __forceinline__ float exact_sum(int hh, int mid0, int mid1, int ll, int b256)
 {
-    int w = 256 * mid + ll;
+    int w = mid0 * b256 + (mid1 * b256 + ll);
     return cb_fma((float)(hh + (w >> 16)), 65536.0f, (float)(w & 0xffff));
 }
 
@@ -86,7 +88,7 @@ struct softmax {
 };
 
 /* s[i][e]: row r + 8*(e/2), token 16*(i/2) + 4c + 2*(i%2) + e%2. */
-template <int DIM> __device__ __forceinline__ void scores(const uint8_t *shared, uint32_t kv, float (&s)[8][4])
+template <int DIM> __device__ __forceinline__ void scores(const uint8_t *shared, uint32_t kv, int b256, float (&s)[8][4])
 {
     using R = room<DIM>;
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, r = lane >> 2, c = lane & 3;
@@ -110,7 +112,7 @@ template <int DIM> __device__ __forceinline__ void scores(const uint8_t *shared,
         }
 #pragma unroll
         for (int j = 0; j < 4; j++) {
-            int hh[2][4], mid[2][4], ll[2][4];
+            int hh[2][4], mid0[2][4], mid1[2][4], ll[2][4];
 #pragma unroll
             for (int ks = 0; ks < 2; ks++) {
                 uint32_t kh[4], kl[4], at = k_row + j * 16 * DIM + chunk_at<DIM>(4 * g + 2 * ks + (lane >> 3 & 1), lane & 7); /* 16 tokens on, the same rank mod 8 */
@@ -118,21 +120,23 @@ template <int DIM> __device__ __forceinline__ void scores(const uint8_t *shared,
                 matrices(kl, at + R::HALF);
                 if (ks == 0) {
 #pragma unroll
-                    for (int t = 0; t < 2; t++) mma_first_s8s8(mid[t], qh[0], kl[2 * t], kl[2 * t + 1]);
+                    for (int t = 0; t < 2; t++) mma_first_s8s8(mid0[t], qh[0], kl[2 * t], kl[2 * t + 1]);
 #pragma unroll
                     for (int t = 0; t < 2; t++) mma_first_s8s8(hh[t], qh[0], kh[2 * t], kh[2 * t + 1]);
 #pragma unroll
                     for (int t = 0; t < 2; t++) mma_first_s8s8(ll[t], ql[0], kl[2 * t], kl[2 * t + 1]);
                 } else {
 #pragma unroll
-                    for (int t = 0; t < 2; t++) more_s8s8(mid[t], qh[1], kl[2 * t], kl[2 * t + 1]);
+                    for (int t = 0; t < 2; t++) more_s8s8(mid1[t], qh[1], kl[2 * t], kl[2 * t + 1]);
 #pragma unroll
                     for (int t = 0; t < 2; t++) more_s8s8(hh[t], qh[1], kh[2 * t], kh[2 * t + 1]);
 #pragma unroll
                     for (int t = 0; t < 2; t++) more_s8s8(ll[t], ql[1], kl[2 * t], kl[2 * t + 1]);
                 }
 #pragma unroll
-                for (int t = 0; t < 2; t++) more_s8s8(mid[t], ql[ks], kh[2 * t], kh[2 * t + 1]);
+                for (int t = 0; t < 2; t++)
+                    if (ks == 0) mma_first_s8s8(mid1[t], ql[0], kh[2 * t], kh[2 * t + 1]);
+                    else more_s8s8(mid0[t], ql[1], kh[2 * t], kh[2 * t + 1]);
             }
             float4 d4 = lds_float4(dk + (g * CU_BLOCK + 16 * j) * 4);
             const float d[4] = {d4.x, d4.y, d4.z, d4.w};
@@ -140,7 +144,7 @@ template <int DIM> __device__ __forceinline__ void scores(const uint8_t *shared,
             for (int t = 0; t < 2; t++)
 #pragma unroll
                 for (int e = 0; e < 4; e++)
-                    s[2 * j + t][e] = cb_fma(exact_sum(hh[t][e], mid[t][e], ll[t][e]), (e < 2 ? dq0 : dq1) * d[2 * t + e % 2], s[2 * j + t][e]);
+                    s[2 * j + t][e] = cb_fma(exact_sum(hh[t][e], mid0[t][e], mid1[t][e], ll[t][e], b256), (e < 2 ? dq0 : dq1) * d[2 * t + e % 2], s[2 * j + t][e]);
         }
     }
 }
@@ -219,7 +223,7 @@ template <bool ALL> __device__ __forceinline__ void weights(softmax &x, float (&
 }
 
 /* O[n][e] (row r + 8*(e/2), dim 8n + 2c + e%2) merged with the block's results. */
-template <int DIM> __device__ __forceinline__ void values(const softmax &x, const uint32_t (&wh)[2][4], const uint32_t (&wl)[2][4], uint32_t v, float (&O)[DIM / 8][4])
+template <int DIM> __device__ __forceinline__ void values(const softmax &x, const uint32_t (&wh)[2][4], const uint32_t (&wl)[2][4], uint32_t v, int b256, float (&O)[DIM / 8][4])
 {
     using R = room<DIM>;
     int lane = threadIdx.x % 32;
@@ -236,29 +240,29 @@ template <int DIM> __device__ __forceinline__ void values(const softmax &x, cons
 #pragma unroll
     for (int n = 0; n < DIM / 8; n += 2) {
         const uint32_t (&h)[2][4] = vh[n / 2 & 1], (&l)[2][4] = vl[n / 2 & 1];
-        int hh[2][4], mid[2][4], ll[2][4];
+        int hh[2][4], mid0[2][4], ll[2][4], mid1[2][4];
 #pragma unroll
-        for (int t = 0; t < 2; t++) mma_first_u8s8(mid[t], wh[0], l[t][0], l[t][1]);
+        for (int t = 0; t < 2; t++) mma_first_u8s8(mid0[t], wh[0], l[t][0], l[t][1]);
+#pragma unroll
+        for (int t = 0; t < 2; t++) mma_first_u8s8(mid1[t], wh[1], l[t][2], l[t][3]);
 #pragma unroll
         for (int t = 0; t < 2; t++) mma_first_u8s8(hh[t], wh[0], h[t][0], h[t][1]);
         if (n + 2 < DIM / 8) load(n + 2);
 #pragma unroll
-        for (int t = 0; t < 2; t++) more_u8s8(mid[t], wl[0], h[t][0], h[t][1]);
+        for (int t = 0; t < 2; t++) more_u8s8(mid0[t], wl[0], h[t][0], h[t][1]);
 #pragma unroll
         for (int t = 0; t < 2; t++) mma_first_u8s8(ll[t], wl[0], l[t][0], l[t][1]);
 #pragma unroll
-        for (int t = 0; t < 2; t++) more_u8s8(mid[t], wh[1], l[t][2], l[t][3]);
-#pragma unroll
         for (int t = 0; t < 2; t++) more_u8s8(hh[t], wh[1], h[t][2], h[t][3]);
 #pragma unroll
-        for (int t = 0; t < 2; t++) more_u8s8(mid[t], wl[1], h[t][2], h[t][3]);
+        for (int t = 0; t < 2; t++) more_u8s8(mid1[t], wl[1], h[t][2], h[t][3]);
 #pragma unroll
         for (int t = 0; t < 2; t++) more_u8s8(ll[t], wl[1], l[t][2], l[t][3]);
 #pragma unroll
         for (int t = 0; t < 2; t++)
 #pragma unroll
             for (int e = 0; e < 4; e++)
-                O[n + t][e] = cb_fma(O[n + t][e], x.a[e / 2], (x.dw[e / 2] * exact_sum(hh[t][e], mid[t][e], ll[t][e])) * x.c[e / 2]);
+                O[n + t][e] = cb_fma(O[n + t][e], x.a[e / 2], (x.dw[e / 2] * exact_sum(hh[t][e], mid0[t][e], mid1[t][e], ll[t][e], b256)) * x.c[e / 2]);
     }
 }
 
@@ -297,6 +301,8 @@ template <int DIM> __device__ __forceinline__ void attend(const cu_attention &a,
 #pragma unroll
     for (int n = 0; n < DIM / 8; n++) O[n][0] = O[n][1] = O[n][2] = O[n][3] = 0;
 
+    static_assert(THREADS == 256, "see exact_sum()");
+    const int b256 = (int)blockDim.x;
     for (int block = b0, turn = 0; block < b1; block++, turn ^= 1) {
         copies_wait<0>();
         __syncthreads();
@@ -307,7 +313,7 @@ template <int DIM> __device__ __forceinline__ void attend(const cu_attention &a,
         bool all = q1 - q0 == 15 && begin + CU_BLOCK - 1 <= low && !(window && begin < high - window + 1);
         uint32_t dv = kv[turn] + 4 * R::HALF + R::PARTS * CU_BLOCK * 4;
         float s[8][4];
-        scores<DIM>(shared, kv[turn], s);
+        scores<DIM>(shared, kv[turn], b256, s);
         uint32_t hi[2][4], lo[2][4]; /* [row][word] */
 #pragma unroll
         for (int h = 0; h < 2; h++)
@@ -315,7 +321,7 @@ template <int DIM> __device__ __forceinline__ void attend(const cu_attention &a,
             else weights<false>(x, s, h, window ? x.pos[h] - window + 1 - begin : 0, x.pos[h] + 1 - begin, dv, hi[h], lo[h]);
         const uint32_t wh[2][4] = {{hi[0][0], hi[1][0], hi[0][1], hi[1][1]}, {hi[0][2], hi[1][2], hi[0][3], hi[1][3]}};
         const uint32_t wl[2][4] = {{lo[0][0], lo[1][0], lo[0][1], lo[1][1]}, {lo[0][2], lo[1][2], lo[0][3], lo[1][3]}};
-        values<DIM>(x, wh, wl, kv[turn] + 2 * R::HALF, O);
+        values<DIM>(x, wh, wl, kv[turn] + 2 * R::HALF, b256, O);
     }
 #pragma unroll
     for (int h = 0; h < 2; h++) {
