@@ -139,6 +139,10 @@ static int rows(cb_dev *d, const cu_schedule *s, const cu_launch *l, cb_err *err
     if (!n_rows) return 0;
     int width = n_rows >= CU_FEW_ROWS ? many_width(d, s->order + l->first, l->n) : 0;
     if (width) return rows_many(d, s->order + l->first, l, n_rows, width, err);
+    if (first->kind == CB_ROUTE && l->n == 1 && n_rows >= CU_FEW_ROWS) {
+        cu_rows_many route = {.step = d->step, .ops = l->table, .n_ops = 1, .n_rows = n_rows};
+        return cu_kernel_launch(d, CU_K_ROUTE_MANY, (unsigned)(n_rows + 3) / 4, 1, 1, 128, 0, &route, err);
+    }
     if (first->kind == CB_KV_PUT && l->n == 1 && n_rows >= CU_FEW_ROWS && d->kv[first->n[0]].dim % 64 == 0 && d->kv[first->n[0]].dim <= CU_PUT_DIM) {
         cu_rows_many put = {.step = d->step, .ops = l->table, .n_ops = 1, .n_rows = n_rows};
         return cu_kernel_launch(d, CU_K_KV_PUT_MANY, (unsigned)(n_rows + CU_PUT_ROWS - 1) / CU_PUT_ROWS, (unsigned)d->kv[first->n[0]].n_heads, 1, 256, 0, &put, err);
