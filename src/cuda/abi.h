@@ -287,11 +287,12 @@ typedef struct cu_delta {
 } cu_delta;
 
 /* Planes of rows whose heads are made by different thread blocks (heads.cuh). */
-enum { CU_MOST_HEADS = 256 };
+enum { CU_MOST_PIECES = 256 };
+enum { CU_REHEARSE_ROWS = 1 }; /* kernels that run twice (heads.cuh) do so in steps of so many rows */
 typedef struct cu_heads_out {
     cu_planes x;             /* planes NULL: the row stays as it is */
-    int32_t *arrived;        /* [rows]: blocks of the row that are done, 0 between launches */
-    float (*found)[2];         /* [rows][CU_MOST_HEADS]: largest number and sum of squares of each head */
+    int32_t *arrived;        /* [rows]: pieces of the row that are done, 0 between launches */
+    float (*found)[2];         /* [rows][CU_MOST_PIECES]: largest number and sum of squares of each piece of up to 128 values of a head */
     float share;             /* for remainders */
     int32_t op;              /* for reports */
 } cu_heads_out;

@@ -60,41 +60,39 @@ __device__ __forceinline__ float4 weigh(float2 x, float &M, float *tops)
     return make_float4(cb_expf(before - top), c, x.y * c, 0);
 }
 
-/* x: query head; y: row. From -0, because that plus x is x for every x. */
-extern "C" __global__ void __launch_bounds__(MAX_DIM) k_attn_join(const __grid_constant__ cu_attn_step a)
+/* What joining needs to know of a row's head. */
+struct place {
+    const float *o;          /* results of blocks of keys, [n][dim] */
+    const float2 *ml;
+    int row, head, n;
+};
+
+/* One dim of the head, joined and divided. From -0, because that plus x is x for every x. Not now: the same steps without results. */
+__device__ __forceinline__ float join(const cu_attn_step &a, const place &p, float *stages, float4 *factor, float *tops, bool now)
 {
-    extern __shared__ __align__(16) float stages[];
-    __shared__ float4 factor[MAX_DIM];
-    __shared__ __align__(16) float row[MAX_DIM];
-    __shared__ float tops[MAX_DIM / 32];
-    pdl_trigger();
-    int r = a.row0 + blockIdx.y, head = blockIdx.x, d = threadIdx.x, T = blockDim.x, dim = a.kv.dim, per = a.stage, size = per * dim;
-    int pos = a.pos[r], window = a.kv.window, b0 = window && pos - window + 1 > 0 ? (pos - window + 1) / CU_BLOCK : 0, n = pos / CU_BLOCK + 1 - b0;
-    size_t at = ((size_t)blockIdx.y * a.n_heads + head) * a.n_splits;
-    const float *o = a.part + at * dim;
-    const float2 *ml = (const float2 *)(a.part + (size_t)a.n_rows * a.n_heads * a.n_splits * dim) + at;
-    int copied = 0, all = n * dim; /* floats */
+    int d = threadIdx.x, T = blockDim.x, dim = a.kv.dim, per = a.stage, size = per * dim, n = now || p.n < per ? p.n : per;
+    int copied = 0, all = now ? n * dim : 0; /* floats */
     auto copy = [&](int stage) {
         uint32_t to = address(stages + stage * size + 4 * d);
-        const float *from = o + copied + 4 * d;
+        const float *from = p.o + copied + 4 * d;
         int left = (copied + size < all ? size : all - copied) - 4 * d;
-#pragma unroll 8
+#pragma unroll 2
         for (int i = 0; i < left; i += 4 * T) copy16(to + 4 * i, from + i);
         copies_end();
         copied += size;
     };
-    pdl_wait();
-    float2 x = d < n ? ml[d] : make_float2(-INFINITY, 0);
+    float2 none = make_float2(-INFINITY, 0), x = now && d < n ? p.ml[d] : none;
+#pragma unroll 1
     for (int s = 0; s < STAGES - 1; s++) copy(s);
-    float gate = a.gate && d < dim ? a.gate[(size_t)r * a.gate_stride + (size_t)head * a.gate_head + d] : 0;
     float M = -INFINITY, L = -0.0f, O = -0.0f;
     int round = T / per * per, weighed = 0;
+#pragma unroll 1
     for (int b = 0, s = 0; b < n; b += per, s = (s + 1) % STAGES) {
         if (b == weighed) { /* the next ones, as many as there are threads */
             if (b) __syncthreads();
-            factor[d] = weigh(d < round ? x : make_float2(-INFINITY, 0), M, tops);
+            factor[d] = weigh(d < round ? x : none, M, tops);
             weighed += round;
-            x = weighed + d < n ? ml[weighed + d] : make_float2(-INFINITY, 0);
+            x = now && weighed + d < n ? p.ml[weighed + d] : none;
         }
         copies_wait<STAGES - 2>();
         __syncthreads();
@@ -102,21 +100,47 @@ extern "C" __global__ void __launch_bounds__(MAX_DIM) k_attn_join(const __grid_c
         const float *v = stages + s * size + (d < dim ? d : 0);
         const float4 *f = factor + (b - (weighed - round));
         int end = n - b < per ? n - b : per;
-#pragma unroll 8
+#pragma unroll 4
         for (int i = 0; i < end; i++) {
             L = cb_fma(L, f[i].x, f[i].z);
             O = cb_fma(O, f[i].x, v[i * dim] * f[i].y);
         }
     }
-    float y = rotate_back(O / L, a.o_block, a.o_scale, row), *out = a.out + (size_t)r * a.out_stride;
-    if (a.gate) y = cb_sigmoidf(gate) * y;
-    if (d < dim) out[(size_t)head * dim + d] = y;
-    if (!a.planes.x.planes) return;
-    __syncthreads();
-    row[d] = y;
-    __syncthreads();
-    int part = 128 * (d / 32); /* dims of this warp */
-    if (part < dim)
-        quant_head(row + part, dim - part, head * dim + part, part + 128 >= dim && head == a.n_heads - 1, a.planes.x, r, a.step, a.planes.op);
-    end_row(a.planes, row, dim, out, a.n_heads * dim, r, head, a.n_heads, a.step);
+    return O / L;
+}
+
+/* x: query head; y: row. */
+extern "C" __global__ void __launch_bounds__(MAX_DIM) k_attn_join(const __grid_constant__ cu_attn_step a)
+{
+    extern __shared__ __align__(16) float stages[];
+    __shared__ float4 factor[MAX_DIM];
+    __shared__ __align__(16) float row[MAX_DIM];
+    __shared__ float tops[MAX_DIM / 32];
+    pdl_trigger();
+    int d = threadIdx.x, dim = a.kv.dim, window = a.kv.window;
+    place p = {NULL, NULL, a.row0 + (int)blockIdx.y, (int)blockIdx.x, 0};
+    int pos = a.pos[p.row], b0 = window && pos - window + 1 > 0 ? (pos - window + 1) / CU_BLOCK : 0;
+    size_t at = ((size_t)blockIdx.y * a.n_heads + p.head) * a.n_splits;
+    p.n = pos / CU_BLOCK + 1 - b0;
+    p.o = a.part + at * dim;
+    p.ml = (const float2 *)(a.part + (size_t)a.n_rows * a.n_heads * a.n_splits * dim) + at;
+#pragma unroll 1
+    for (bool now = gridDim.y > CU_REHEARSE_ROWS;; now = true) {
+        if (now) pdl_wait();
+        float gate = now && a.gate && d < dim ? a.gate[(size_t)p.row * a.gate_stride + (size_t)p.head * a.gate_head + d] : 0;
+        float y = rotate_back(join(a, p, stages, factor, tops, now), a.o_block, a.o_scale, row);
+        if (a.gate) y = cb_sigmoidf(gate) * y;
+        __syncthreads();
+        if (d < dim) row[d] = y;
+        __syncthreads();
+        int pieces = (dim + 127) / 128;
+        for (int i = d / 32; i < 2 * pieces; i += blockDim.x / 32) { /* a warp makes planes, or says that they are there */
+            int k = i % pieces, left = dim - 128 * k, lane = d % 32;
+            piece c = {make_float4(0, 0, 0, 0), p.row, p.head * dim + 128 * k, left < 128 ? left : 128, p.head * pieces + k, a.n_heads * pieces};
+            if (c.in()) c.x = *(const float4 *)(row + 128 * k + 4 * lane);
+            if (i >= pieces) arrive_piece(c, find_piece(c), a.planes, a.out + (size_t)p.row * a.out_stride, a.n_heads * dim, a.step, now);
+            else if (a.planes.x.planes) quant_piece(c, a.planes.x, a.step, a.planes.op, now);
+        }
+        if (now) break;
+    }
 }

@@ -278,7 +278,7 @@ static uint64_t lay_out(const cb_plan *p, const cb_limits *lim, parts *o)
     PART(remainders, (uint64_t)lim->max_rows * 8 + 16);
     PART(sample, cu_sample_bytes(p, sample_rows(p, lim)));
     PART(few_join, CU_FEW_ROWS * sizeof(cu_few_join));
-    PART(arrived, CU_GRAPH_ROWS * (4 + CU_MOST_HEADS * 8));
+    PART(arrived, CU_GRAPH_ROWS * (4 + CU_MOST_PIECES * 8));
     PART(step, step_bytes(lim));
     PART(tables, tables_bytes(p, lim));
     PART(launches, (uint64_t)p->n_ops * CU_N_SCHEDULES * sizeof(cu_row_op));

@@ -96,7 +96,7 @@ static int find_planes(const cb_dev *d, int at, cb_val v, int head)
     int i = used_by(p, at, v, CB_QUANT);
     if (i < 0 || p->ops[i].in[0] != v) return -1;
     const cb_value *x = &p->values[p->ops[i].out];
-    bool fits = x->group >= 4 && x->group <= 128 && head % x->group == 0 && x->width % head == 0 && x->width / head <= CU_MOST_HEADS;
+    bool fits = x->group >= 4 && x->group <= 128 && head % x->group == 0 && x->width % head == 0 && x->width / head * ((head + 127) / 128) <= CU_MOST_PIECES;
     fits = fits && x->slots <= 1 && !x->wanted && !p->values[v].wanted;
     return fits && (!x->pair || p->ops[i].f[0] > 0) ? i : -1;
 }

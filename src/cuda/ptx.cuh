@@ -86,6 +86,8 @@ template <int N> __device__ __forceinline__ void load_words(uint32_t (&v)[N], co
 }
 __device__ __forceinline__ void prefetch(const void *p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 
+/* A value that is new to the compiler, which then computes what depends on it where that is used, in place of keeping it in registers. */
+__device__ __forceinline__ void forget(int &v) { asm volatile("" : "+r"(v)); }
 /* A value that is to be known by now. */
 __device__ __forceinline__ void touch(uint64_t v) { asm volatile("" ::"l"(v)); }
 
@@ -171,9 +173,12 @@ template <int N> __device__ __forceinline__ void copies_wait() { asm volatile("c
 
 /* ---- barriers in shared memory ---- */
 
-#if __CUDA_ARCH__ >= 900
 /* Barrier `id` (1 to 15) of so many threads of the block, whole warps. */
 __device__ __forceinline__ void barrier_among(int id, int threads) { asm volatile("bar.sync %0,%1;" ::"r"(id), "r"(threads) : "memory"); }
+/* Counts as one of them without waiting. */
+__device__ __forceinline__ void arrive_among(int id, int threads) { asm volatile("bar.arrive %0,%1;" ::"r"(id), "r"(threads) : "memory"); }
+
+#if __CUDA_ARCH__ >= 900
 /* A phase of the barrier ends when `arrivals` have arrived. */
 __device__ __forceinline__ void barrier_init(uint32_t at, int arrivals)
 {

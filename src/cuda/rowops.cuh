@@ -55,44 +55,44 @@ __device__ __forceinline__ float to_integers(const float4 &x, uint32_t m, uint32
 /* Of a group that so many lanes hold. */
 __device__ __forceinline__ int sum_of(const uint32_t (&t)[4], int lanes) { return group_sum((int)(t[0] + t[1] + t[2] + t[3] - 4 * 0x4b400000u), lanes); }
 
-/* Values e .. e+3 of a row to their planes: one byte for each of 4, two for each of 2, four of one. */
-__device__ __forceinline__ void put_planes(const cu_planes &q, int row, int e, const uint32_t (&t)[4])
+/* Values e .. e+3 of a row to their planes: one byte for each of 4, two for each of 2, four of one. now: else nothing is stored (heads.cuh). */
+__device__ __forceinline__ void put_planes(const cu_planes &q, int row, int e, const uint32_t (&t)[4], bool now = true)
 {
     uint32_t lo = __byte_perm(__byte_perm(t[0], t[1], 0x0040), __byte_perm(t[2], t[3], 0x0040), 0x5410);
     uint32_t hi = __byte_perm(__byte_perm(t[0] + 128, t[1] + 128, 0x0051), __byte_perm(t[2] + 128, t[3] + 128, 0x0051), 0x5410);
     int pack = q.pack, shift = 31 - __clz(pack), r = e & ((64 << shift) - 1); /* pack is 1 << shift */
     int8_t *p = q.planes + (size_t)row * q.stride + 2 * (e - r) + (r >> shift);
     if (pack == 1) {
-        *(uint32_t *)p = hi;
-        *(uint32_t *)(p + 64) = lo;
+        if (now) *(uint32_t *)p = hi;
+        if (now) *(uint32_t *)(p + 64) = lo;
     } else if (pack == 2) {
-        *(uint16_t *)p = (uint16_t)__byte_perm(hi, 0, 0x20);
-        *(uint16_t *)(p + 64) = (uint16_t)__byte_perm(hi, 0, 0x31);
-        *(uint16_t *)(p + 128) = (uint16_t)__byte_perm(lo, 0, 0x20);
-        *(uint16_t *)(p + 192) = (uint16_t)__byte_perm(lo, 0, 0x31);
+        if (now) *(uint16_t *)p = (uint16_t)__byte_perm(hi, 0, 0x20);
+        if (now) *(uint16_t *)(p + 64) = (uint16_t)__byte_perm(hi, 0, 0x31);
+        if (now) *(uint16_t *)(p + 128) = (uint16_t)__byte_perm(lo, 0, 0x20);
+        if (now) *(uint16_t *)(p + 192) = (uint16_t)__byte_perm(lo, 0, 0x31);
     } else
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             int8_t *b = p + 64 * ((r & (pack - 1)) + i);
-            b[0] = (int8_t)(hi >> 8 * i);
-            b[64 * pack] = (int8_t)(lo >> 8 * i);
+            if (now) b[0] = (int8_t)(hi >> 8 * i);
+            if (now) b[64 * pack] = (int8_t)(lo >> 8 * i);
         }
 }
 /* The scale of the group that begins at value e, if one does. */
-__device__ __forceinline__ void put_scale(const cu_planes &q, int row, int e, float dx, int sum)
+__device__ __forceinline__ void put_scale(const cu_planes &q, int row, int e, float dx, int sum, bool now = true)
 {
     if (e & (q.group - 1)) return;
     size_t g = (size_t)row * q.n_groups + (e >> (31 - __clz(q.group)));
-    q.dx[g] = dx;
-    if (q.sum) q.sum[g] = sum;
-    q.xs[g] = dx * (float)sum;
+    if (now) q.dx[g] = dx;
+    if (now && q.sum) q.sum[g] = sum;
+    if (now) q.xs[g] = dx * (float)sum;
 }
 
-/* Row `at` of planes from n values; or its remainder, in row n_rows + at. A lane takes 4 neighbours. */
-__device__ __noinline__ void quant_row(const float *row_x, int n, const cu_planes &q, int at, bool remainder, cu_step *step, int op)
+/* Row `at` of planes from n values; or its remainder, in row n_rows + at. Thread t of so many takes 4 neighbours. */
+__device__ __noinline__ void quant_row(const float *row_x, int n, const cu_planes &q, int at, bool remainder, cu_step *step, int op, int t0, int threads)
 {
     int padded = q.stride / 2, lanes = q.group / 4, row = remainder ? q.n_rows + at : at;
-    for (int e0 = 4 * threadIdx.x; e0 - 4 * (int)(threadIdx.x % 32) < padded; e0 += 4 * blockDim.x) { /* whole warps, for the shuffles */
+    for (int e0 = 4 * t0; e0 - 4 * (t0 % 32) < padded; e0 += 4 * threads) { /* whole warps, for the shuffles */
         float4 x = make_float4(0, 0, 0, 0);
         if (e0 + 4 <= n) x = *(const float4 *)(row_x + e0);
         else if (e0 < n) {
@@ -148,22 +148,38 @@ __device__ __forceinline__ bool wants_remainder(const float *x, int n, const flo
 
 /* ---- embedding, positions ---- */
 
-/* Element e of a matrix's row. */
-__device__ __forceinline__ float decode(const cu_weight &w, int64_t row, int e)
+/* A code of a matrix with its group's scale and bias. */
+__device__ __forceinline__ float value_of(const cu_weight &w, unsigned code, float scale, float bias)
+{
+    if (w.fmt == CU_FMT_AFFINE) return cb_fma(scale, (float)code, bias);
+    if (w.bits == 8) return e4m3((uint8_t)code) * scale;
+    unsigned e = code >> 1 & 3, m = code & 1;
+    float f = 0.5f * (float)(e ? (2 | m) << (e - 1) : m);
+    if (code & 8) f = -f;
+    return (f * (2.0f * scale)) * w.global_scale;
+}
+
+/* Elements e .. e+7 of a matrix's row, e a multiple of 8; those behind the row's end are anything. All loads are under way together. */
+__device__ __forceinline__ void decode8(const cu_weight &w, int64_t row, int e, float (&v)[8])
 {
     const uint8_t *codes = w.codes + row * w.row_bytes;
-    if (w.fmt == CU_FMT_FLOAT) return load_scale(codes, w.scale_type, e);
-    size_t bit = (size_t)e * w.bits, at = bit >> 3;
-    unsigned v = codes[at];
-    if (at + 1 < (size_t)w.row_bytes) v |= (unsigned)codes[at + 1] << 8;
-    int code = (int)(v >> (bit & 7)) & ((1 << w.bits) - 1);
+    if (w.fmt == CU_FMT_FLOAT) {
+#pragma unroll
+        for (int i = 0; i < 8; i++) v[i] = e + i < w.k ? load_scale(codes, w.scale_type, e + i) : 0;
+        return;
+    }
     int64_t g = row * w.n_groups + e / w.group;
-    if (w.fmt == CU_FMT_AFFINE) return cb_fma(load_scale(w.scales, w.scale_type, g), (float)code, load_scale(w.biases, w.scale_type, g));
-    if (w.bits == 8) return e4m3((uint8_t)code) * e8m0(w.scales[g]);
-    const int twice[8] = {0, 1, 2, 3, 4, 6, 8, 12};
-    float f = 0.5f * (float)twice[code & 7];
-    if (code & 8) f = -f;
-    return (f * (2.0f * load_scale(w.scales, w.scale_type, g))) * w.global_scale;
+    uint32_t byte[8];
+    size_t at = (size_t)(e / 8) * w.bits; /* eight codes are as many bytes as a code has bits */
+#pragma unroll
+    for (int i = 0; i < 8; i++) byte[i] = i < w.bits && at + i < (size_t)w.row_bytes ? codes[at + i] : 0;
+    float scale = w.fmt == CU_FMT_FP4 && w.bits == 8 ? e8m0(w.scales[g]) : load_scale(w.scales, w.scale_type, g);
+    float bias = w.fmt == CU_FMT_AFFINE ? load_scale(w.biases, w.scale_type, g) : 0;
+    uint64_t bits = 0;
+#pragma unroll
+    for (int i = 0; i < 8; i++) bits |= (uint64_t)byte[i] << 8 * i;
+#pragma unroll
+    for (int i = 0; i < 8; i++) v[i] = value_of(w, (unsigned)(bits >> i * w.bits) & ((1u << w.bits) - 1), scale, bias);
 }
 
 /* The op CB_ROPE_TABLE. All threads. */

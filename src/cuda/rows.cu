@@ -29,10 +29,11 @@ template <class F> __device__ __forceinline__ void map(float *y, int n, F f)
 __device__ void op_embed(const row_ctx &c)
 {
     int64_t token = c.step->token[c.row];
-    map(c.y, c.o->width, [&](int i) {
-        float v = decode(c.o->u.embed, token, i);
-        return c.o->f[0] != 1.0f ? v * c.o->f[0] : v;
-    });
+    for (int e = 8 * threadIdx.x; e < c.o->width; e += 8 * blockDim.x) {
+        float v[8];
+        decode8(c.o->u.embed, token, e, v);
+        for (int i = 0; i < 8 && e + i < c.o->width; i++) c.y[e + i] = c.o->f[0] != 1.0f ? v[i] * c.o->f[0] : v[i];
+    }
 }
 
 /* ---- norms ---- */
@@ -108,7 +109,7 @@ __device__ void op_quant(const row_ctx &c)
 {
     const cu_planes &q = c.o->u.q;
     __shared__ bool more;
-    quant_row(c.x, c.o->width, q, c.row, false, c.step, c.o->op);
+    quant_row(c.x, c.o->width, q, c.row, false, c.step, c.o->op, threadIdx.x, blockDim.x);
     if (!q.flag) return;
     __syncthreads();
     if (threadIdx.x < 32) {
@@ -116,7 +117,7 @@ __device__ void op_quant(const row_ctx &c)
         if (threadIdx.x == 0) q.flag[c.row] = more = want;
     }
     __syncthreads();
-    if (more) quant_row(c.x, c.o->width, q, c.row, true, c.step, c.o->op);
+    if (more) quant_row(c.x, c.o->width, q, c.row, true, c.step, c.o->op, threadIdx.x, blockDim.x);
 }
 
 /* The 16-bit number of x in a vector whose maximum is m. */

@@ -3,10 +3,8 @@
 
 template <int E> __device__ __forceinline__ void embed(chain<E> &c, const cu_few_op &o)
 {
-    int64_t token = c.a.step->token[c.row];
-#pragma unroll 4
-    for (int i = 0; i < E; i++) c.shared[place<E>(c.e + i)] = c.e < c.a.width ? decode(o.u.embed, token, c.e + i) : 0;
-    unstage(c);
+    each<E>([&](int i) { c.v[i] = 0; });
+    if (c.e < c.a.width) decode8(o.u.embed, c.a.step->token[c.row], c.e, c.v);
     if (o.f != 1.0f) each<E>([&](int i) { c.v[i] = c.v[i] * o.f; });
 }
 

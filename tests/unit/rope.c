@@ -1,6 +1,7 @@
 /* rope.c: rotary frequencies and YaRN's attention factor against transformers' (tests/reference/make_rope_cases.py), and what
  * configs are refused. */
 #include "base/json.h"
+#include "base/sincos.h"
 #include "model/rope.h"
 #include <math.h>
 #include <setjmp.h>
@@ -89,8 +90,24 @@ static void test_refused(void **state)
     refuse("{\"type\":\"su\"}", "su is not supported");
 }
 
+/* A GPU's quotients by the factors of the sine's and cosine's terms are those of a division. */
+static void test_quotient(void **state)
+{
+    (void)state;
+    uint64_t u = 88172645463325252u;
+    for (int i = 0; i < 400000; i++) {
+        u ^= u << 13, u ^= u >> 7, u ^= u << 17;
+        int k = 2 + (int)((u >> 8) % 20);
+        double c = k * (k - 1), x = ldexp((double)(u >> 11 | (uint64_t)1 << 52), i % 3 ? -53 : -(int)(u % 700)) * (i & 1 ? 1 : -1);
+        if (i % 16 == 0) x = nextafter(x * c, i % 32 ? 1e300 : 0); /* next to what divides evenly */
+        double want = x / c, got = cb_quotient(x, c, 1.0 / c);
+        assert_memory_equal(&want, &got, sizeof want);
+    }
+    assert_true(cb_quotient(0, 6, 1.0 / 6) == 0);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_cases), cmocka_unit_test(test_refused)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_cases), cmocka_unit_test(test_refused), cmocka_unit_test(test_quotient)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -47,6 +47,8 @@ static inline uint32_t load_u32(const void *p) { return *(const uint32_t *)p; }
 static inline uint32_t load_u16(const void *p) { return *(const uint16_t *)p; }
 template <int N> static inline void load_words(uint32_t (&v)[N], const void *p) { memcpy(v, p, sizeof v); }
 static inline void prefetch(const void *) {}
+/* A value that is new to the compiler, which then computes what depends on it where that is used, in place of keeping it in registers. */
+static inline void forget(int &v) { (void)v; }
 static inline void touch(uint64_t) {}
 
 /* Static shared memory is near the dynamic one, in the same library. */
@@ -95,13 +97,23 @@ template <int N> static inline void copies_wait() {}
 
 template <int N> static inline void fewer_registers() {}
 template <int N> static inline void more_registers() {}
+
+/* Barriers of some threads. A block leaves none half full. */
+static struct {
+    int arrived;
+    unsigned meetings;
+} emu_bars[16];
+static inline void arrive_among(int id, int threads)
+{
+    if (++emu_bars[id].arrived < threads) return;
+    emu_bars[id].arrived = 0;
+    emu_bars[id].meetings++;
+}
 static inline void barrier_among(int id, int threads)
 {
-    static int arrived[16];
-    static unsigned meetings[16];
-    unsigned before = meetings[id];
-    if (++arrived[id] == threads) arrived[id] = 0, meetings[id]++;
-    while (meetings[id] == before) emu_pause();
+    unsigned before = emu_bars[id].meetings;
+    arrive_among(id, threads);
+    while (emu_bars[id].meetings == before) emu_pause();
 }
 
 /* A barrier: arrivals of a phase, those still missing, and the phase's parity. */
