@@ -17,15 +17,20 @@ __device__ __forceinline__ float value_of(unsigned key)
 
 template <class T> __device__ __forceinline__ T larger(T a, T b) { return a > b ? a : b; }
 
-/* The largest, or the sum, of all threads' values, in thread 0. `room`: one for each warp. */
+__device__ __forceinline__ unsigned warp_max(unsigned v) { return __reduce_max_sync(FULL, v); }
+__device__ __forceinline__ unsigned long long warp_max(unsigned long long v)
+{
+    unsigned high = warp_max((unsigned)(v >> 32)), low = warp_max(v >> 32 == high ? (unsigned)v : 0);
+    return (unsigned long long)high << 32 | low;
+}
+/* The largest of all threads' values, in the first warp. `room`: one for each warp. */
 template <class T> __device__ __forceinline__ T block_max(T v, T *room)
 {
-    for (int s = 16; s; s /= 2) v = larger(v, __shfl_xor_sync(FULL, v, s));
-    if (threadIdx.x % 32 == 0) room[threadIdx.x / 32] = v;
+    int lane = threadIdx.x % 32;
+    v = warp_max(v);
+    if (lane == 0) room[threadIdx.x / 32] = v;
     __syncthreads();
-    if (threadIdx.x == 0)
-        for (int w = 1; w < THREADS / 32; w++) v = larger(v, room[w]);
-    return v;
+    return threadIdx.x < 32 ? warp_max(lane < THREADS / 32 ? room[lane] : 0) : v;
 }
 __device__ __forceinline__ unsigned long long warp_sum(unsigned long long v)
 {
@@ -53,32 +58,39 @@ __device__ __forceinline__ unsigned long long block_scan(unsigned long long v, u
     return before + sum - v;
 }
 
-/* y: row. The largest logit of the first n_ids, ties to the lower id. */
+/* y: row. The largest logit of the first n_ids, ties to the lower id. Runs twice, as said in heads.cuh. */
 extern "C" __global__ void __launch_bounds__(THREADS) k_best(const __grid_constant__ cu_best a)
 {
     __shared__ unsigned long long room[THREADS / 32];
     pdl_trigger();
-    pdl_wait();
     const float *z = a.logits + (size_t)blockIdx.y * a.n;
-    int n_ids = a.step->n_ids;
-    if (a.op >= 0 && a.step->n_asks) {
-        unsigned long long *bins = (unsigned long long *)&a.bins[blockIdx.y];
-        if (blockIdx.x == 0 && threadIdx.x == 0) a.later[blockIdx.y] = 0;
-        for (int i = blockIdx.x * THREADS + threadIdx.x; i < (int)(sizeof *a.bins / 8); i += gridDim.x * THREADS) bins[i] = 0;
-    }
-    unsigned long long best = 0;
-    bool bad = false;
+    int n_ids = a.step->n_ids, first = blockIdx.x * CU_BEST_BLOCK + threadIdx.x;
+    bool asked = a.op >= 0 && a.step->n_asks;
+#pragma unroll 1
+    for (bool now = false;; now = true) {
+        if (now) pdl_wait();
+        unsigned long long best = 0;
+        float f[EACH];
+        bool bad = false;
 #pragma unroll
-    for (int j = 0; j < EACH; j++) {
-        int i = blockIdx.x * CU_BEST_BLOCK + j * THREADS + threadIdx.x;
-        if (i >= a.n) continue;
-        float f = z[i];
-        bad |= is_bad(f);
-        if (i < n_ids) best = larger(best, (unsigned long long)key_of(f) << 32 | (unsigned)~i);
+        for (int j = 0; j < EACH; j++) f[j] = now && first + j * THREADS < a.n ? z[first + j * THREADS] : 0;
+#pragma unroll
+        for (int j = 0; j < EACH; j++) {
+            int i = first + j * THREADS;
+            bad |= is_bad(f[j]);
+            unsigned long long key = (unsigned long long)key_of(f[j]) << 32 | (unsigned)~i;
+            if (i < n_ids) best = larger(best, key);
+        }
+        if (bad && a.op >= 0) report_bad(a.step, a.op);
+        best = block_max(best, room);
+        if (now && threadIdx.x == 0 && best) atomicMax(&a.best[blockIdx.y], best);
+        if (now) break;
+        __syncthreads(); /* room */
     }
-    if (bad && a.op >= 0) report_bad(a.step, a.op);
-    best = block_max(best, room);
-    if (threadIdx.x == 0 && best) atomicMax(&a.best[blockIdx.y], best);
+    if (!asked) return;
+    unsigned long long *bins = (unsigned long long *)&a.bins[blockIdx.y];
+    if (blockIdx.x == 0 && threadIdx.x == 0) a.later[blockIdx.y] = 0;
+    for (int i = blockIdx.x * THREADS + threadIdx.x; i < (int)(sizeof *a.bins / 8); i += gridDim.x * THREADS) bins[i] = 0;
 }
 
 /* y: row. Bias and penalties. */

@@ -20,7 +20,7 @@ struct warp {
     emu_lanes given[2]; /* a meeting's words stay until the one after the next */
     int turn, arrived, n_left;
     unsigned next; /* lane to go on with */
-    uint32_t left;
+    uint32_t left, absent; /* who had left when lanes met last */
     uint64_t meetings;
 };
 
@@ -79,6 +79,7 @@ const emu_lanes &emu_meet(const uint32_t *words, int n)
         w.arrived = 0;
         w.meetings++;
         w.turn ^= 1;
+        w.absent = w.left;
     } else
         for (long spins = 0; w.meetings == meeting; yield())
             if (++spins > 100000) {
@@ -88,7 +89,7 @@ const emu_lanes &emu_meet(const uint32_t *words, int n)
     return here;
 }
 
-uint32_t emu_left() { return warps[emu_thread / 32].left; }
+uint32_t emu_left() { return warps[emu_thread / 32].absent; }
 
 static void open_barrier()
 {
@@ -129,6 +130,7 @@ static void enter()
         w.arrived = 0;
         w.meetings++;
         w.turn ^= 1;
+        w.absent = w.left;
     }
     if (n_at_barrier && n_at_barrier == n_threads - n_left) open_barrier();
     for (;;) yield();

@@ -50,7 +50,7 @@ static emu_thread_index threadIdx;
 enum { EMU_WORDS = 8 };
 typedef uint32_t emu_lanes[32][EMU_WORDS];
 const emu_lanes &emu_meet(const uint32_t *words, int n);
-uint32_t emu_left(); /* mask of lanes that have left */
+uint32_t emu_left(); /* mask of lanes that had left when this one met the others last */
 void emu_pause();    /* other warps go on, then other lanes */
 void __syncthreads();
 int __syncthreads_or(int v);
