@@ -175,7 +175,7 @@ static void share_blocks(const cb_dev *d, cu_linears *a, int n_y)
     }
 }
 
-enum { GEMM_ROWS = 17, GEMM_EXPERT_ROWS = 5 }; /* the many-rows kernel from here on; of experts, rows for each on average */
+enum { GEMM_ROWS = 17, GEMM_EXPERT_ROWS = 5 }; /* the many-rows kernel from here on, unless k_stream can do it; of experts, rows for each on average */
 
 static int gemm_launch(cb_dev *d, const cu_gemm *g, cu_linear *a, cb_err *err)
 {
@@ -210,17 +210,17 @@ static const cu_linear *experts_of(const cu_linears *a)
     return NULL;
 }
 
-/* The format among parts not done that has the least work; -1: none. */
-static int next_format(const cu_linears *all, const bool *done, int entries)
+/* The format among these parts that has the least work, of those whose bit is not set; -1: none. */
+static int next_format(const cu_linears *all, unsigned tried, int entries)
 {
     int64_t work[CU_N_STREAM] = {0};
     int best = -1;
     for (int i = 0; i < all->n_parts; i++) {
-        int f = done[i] ? -1 : cu_stream_format(&all->part[i].w);
+        int f = cu_stream_format(&all->part[i].w);
         if (f >= 0) work[f] += (int64_t)all->part[i].w.n_out * all->part[i].w.row_bytes * (all->part[i].tiles ? entries : 1);
     }
     for (int f = 0; f < CU_N_STREAM; f++)
-        if (work[f] && (best < 0 || work[f] < work[best])) best = f;
+        if (work[f] && !(tried >> f & 1) && (best < 0 || work[f] < work[best])) best = f;
     return best;
 }
 
@@ -229,30 +229,32 @@ static int next_format(const cu_linears *all, const bool *done, int entries)
 static int stream(cb_dev *d, cu_linears *all, cb_err *err)
 {
     const cu_linear *e = experts_of(all);
-    bool done[CU_MAX_PARTS] = {false}, tried[CU_MAX_PARTS] = {false}, single = d->schedule == &d->schedules[CU_FOR_ONE];
+    bool single = d->schedule == &d->schedules[CU_FOR_ONE];
     int tile_rows = e ? cu_expert_tile(e->n_rows) : 0, entries = !e ? 0 : single ? e->n_rows : cu_max_tiles(e->n_rows, e->n_experts);
     int n_sm = d->n_sm, left = 0, rc = 0, format;
+    unsigned tried = 0, done = 0, blocks, shared; /* formats; parts */
     while (d->stream_on && rc == 0 && (format = next_format(all, tried, entries)) >= 0) {
         cu_stream a = {.entries = single ? entries : 0};
         bool one = true, experts = false;
-        unsigned blocks, shared;
-        for (int i = 0; i < all->n_parts; i++) {
+        unsigned taken = 0;
+        tried |= 1u << format;
+        for (int i = 0, tiles = 0; i < all->n_parts; i++) {
             const cu_linear *p = &all->part[i];
-            if (cu_stream_format(&p->w) != format) continue;
+            if (cu_stream_format(&p->w) != format || !cu_stream_takes(p, d->n_sm, &tiles)) continue;
             a.part[a.n_parts++] = *p;
+            taken |= 1u << i;
             experts |= p->tiles != NULL;
             one &= p->tiles ? single : p->n_rows == 1;
-            tried[i] = true;
         }
         a.wait_first = experts && !d->list_made;
-        if (!cu_stream_cut(&a, n_sm, d->max_shared, tile_rows, entries, &blocks, &shared)) continue;
+        if (!a.n_parts || !cu_stream_cut(&a, n_sm, d->max_shared, tile_rows, entries, &blocks, &shared)) continue;
         rc = cu_kernel_launch(d, (cu_kernel)((one ? CU_K_STREAM_1 : CU_K_STREAM) + format), blocks, 1, 1, 32 * (CU_STREAM_WARPS + CU_STREAM_COPIERS), shared, &a, err);
+        done |= taken;
         d->list_made |= experts;
         if (blocks <= (unsigned)d->n_sm / 8) n_sm = d->n_sm - (int)blocks;
-        for (int i = 0; i < all->n_parts; i++) done[i] |= cu_stream_format(&all->part[i].w) == format;
     }
     for (int i = 0; i < all->n_parts; i++)
-        if (!done[i]) all->part[left++] = all->part[i];
+        if (!(done >> i & 1)) all->part[left++] = all->part[i];
     all->n_parts = left;
     return rc;
 }
@@ -295,12 +297,18 @@ static int products(cb_dev *d, const int32_t *ops, int n, cb_err *err)
         cu_linear *part = &a.part[a.n_parts];
         part_of(d, &d->plan->ops[ops[i]], part);
         if (!part->n_rows) continue;
-        int rc = part->n_rows >= (part->tiles ? GEMM_EXPERT_ROWS * part->n_experts : GEMM_ROWS) ? gemm(d, part, &listed, err) : 0;
+        int rc = part->n_rows >= (part->tiles ? GEMM_EXPERT_ROWS * part->n_experts : CU_STREAM_MOST + 1) ? gemm(d, part, &listed, err) : 0;
         if (rc < 0) return rc;
         a.n_parts += !rc;
     }
-    int rc = stream(d, &a, err);
-    return rc < 0 || !a.n_parts ? rc : gemv(d, &a, err);
+    int rc = stream(d, &a, err), left = 0;
+    for (int i = 0; i < a.n_parts && rc >= 0; i++) {
+        cu_linear *part = &a.part[i];
+        rc = !part->tiles && part->n_rows >= GEMM_ROWS ? gemm(d, part, &listed, err) : 0;
+        if (rc == 0) a.part[left++] = *part;
+    }
+    a.n_parts = left;
+    return rc < 0 ? rc : left ? gemv(d, &a, err) : 0;
 }
 
 /* ---- the rest ---- */

@@ -83,7 +83,8 @@ static void count_columns(cu_stream *a, int tile_rows, int *groups)
     for (int i = 0; i < a->n_parts; i++) {
         const cu_linear *p = &a->part[i];
         bool slots = p->tiles && a->entries;
-        int n = slots ? (p->x_step ? a->entries : 1) : p->tiles ? 2 * tile_rows : p->x.flag ? 2 * p->n_rows : p->n_rows;
+        int n = slots ? (p->x_step ? a->entries : 1) : p->tiles ? 2 * tile_rows : p->n_rows < CU_STREAM_PASS ? p->n_rows : CU_STREAM_PASS;
+        if (!p->tiles && p->x.flag) n *= 2;
         int of_tile = slots ? 1 : p->tiles ? tile_rows : n;
         int x = p->w.n_groups * p->w.group * 2;
         if (n > a->columns) a->columns = n;
@@ -92,6 +93,15 @@ static void count_columns(cu_stream *a, int tile_rows, int *groups)
         if (p->w.n_groups > *groups) *groups = p->w.n_groups;
     }
     a->sum_bytes = CU_SEGMENTS * 16 * 4 * most;
+}
+
+bool cu_stream_takes(const cu_linear *p, int n_sm, int *tiles)
+{
+    if (p->tiles || p->n_rows <= 2 * CU_STREAM_PASS) return true;
+    int n = (p->w.n_out + 15) / 16;
+    if (p->n_rows > CU_STREAM_MOST || *tiles + n > n_sm) return false;
+    *tiles += n;
+    return true;
 }
 
 bool cu_stream_cut(cu_stream *a, int n_sm, int max_shared, int tile_rows, int most_entries, unsigned *blocks, unsigned *shared)
@@ -103,7 +113,7 @@ bool cu_stream_cut(cu_stream *a, int n_sm, int max_shared, int tile_rows, int mo
         const cu_weight *w = &p->w;
         uintptr_t at = (uintptr_t)w->codes | (uintptr_t)w->scales | (uintptr_t)w->biases | (uintptr_t)w->row_bytes | (uintptr_t)p->x.planes;
         if (p->tiles) at |= (uintptr_t)(w->expert_rows * w->n_groups * scale_bytes(w));
-        else if (p->n_rows > CU_STREAM_ROWS) return false;
+        else if (p->n_rows > CU_STREAM_MOST) return false;
         if (at & 15 || cu_stream_format(w) < 0) return false;
         a->cut[i].tiles = (w->n_out + 15) / 16;
         a->cut[i].cost = (uint32_t)(w->row_bytes / 16 + w->n_groups * scale_bytes(w) / 8);

@@ -227,13 +227,23 @@ template <class F, int COLS, int SEGS> struct chains {
         advance(-((n + AT_ONCE - 1) / AT_ONCE * AT_ONCE));
     }
 
-    /* Sums of a stage: [segment][column][16]. */
-    __device__ __forceinline__ void store(uint32_t sums, int n_cols, int l0, const float (&acc)[NB][2]) const
+    /* On to the segments behind these, or back, n times: all segments have as many groups. */
+    __device__ __forceinline__ void move_on(int times)
+    {
+        int groups = times * SEGS * n;
+        advance(groups);
+        scales += groups * F::SB;
+#pragma unroll
+        for (int b = 0; b < NB; b++) dx[b] += groups * 4;
+    }
+
+    /* Sums of a stage: [segment][column][16]; of columns from `first` on. */
+    __device__ __forceinline__ void store(uint32_t sums, int n_cols, int first, int l0, const float (&acc)[NB][2]) const
     {
         int lane = threadIdx.x & 31, r = lane >> 2, c = lane & 3;
 #pragma unroll
         for (int b = 0; b < NB; b++) {
-            int col = 4 * b + c % FOUR;
+            int col = first + 4 * b + c % FOUR;
             uint32_t to = sums + (((l0 + own) * n_cols + col) * 16 + r) * 4;
             if (c >= FOUR * SEGS || col >= n_cols) continue;
             sts_float(to, acc[b][0]);
@@ -329,6 +339,9 @@ struct walk {
     }
 };
 
+/* Rows of a plain part are taken CU_STREAM_PASS at a time, and its tiles fetched for each. */
+__device__ __forceinline__ int passes_of(const cu_linear &p) { return p.tiles ? 1 : (p.n_rows + CU_STREAM_PASS - 1) / CU_STREAM_PASS; }
+
 __device__ __forceinline__ void bring(const cu_stream &a, const int2 *range, uint32_t sm)
 {
     int slot = 0, parity = 1, thread = threadIdx.x - 32 * WARPS;
@@ -349,7 +362,8 @@ __device__ __forceinline__ void bring(const cu_stream &a, const int2 *range, uin
         const uint8_t *codes0 = p.w.codes, *scales0 = bias ? p.w.biases : p.w.scales;
         uint32_t to = sm + CU_STREAM_RING, to_scales = 16 * (cut.stride + bias * cut.scale_stride);
         int64_t row0 = p.tiles ? ((const int4 *)p.tiles)[e].x * p.w.expert_rows : 0;
-        for (; t < end; t++, tile++) {
+        for (int left = passes_of(p) * (end - t); left; left--, t++, tile++) {
+            if (t == end) t = tile = range[i].x; /* once more, for the next rows */
             if (tile == cut.tiles) {
                 tile = 0;
                 row0 = ((const int4 *)p.tiles)[++e].x * p.w.expert_rows;
@@ -447,15 +461,16 @@ __device__ __forceinline__ place place_of(const cu_linear &p, const worker &me, 
     return o;
 }
 
-/* A warp's tiles, with these rows. all: begun, when COLS is 1. */
-template <class F, int COLS, int SEGS>
+/* A warp's tiles, with these rows. all: begun, when COLS is 1. ONE: of a step of one row. */
+template <class F, int COLS, int SEGS, bool ONE>
 __device__ __forceinline__ void run(const cu_stream &a, int part, worker &me, chains<F, COLS, SEGS> &all, const columns_view &k, const place &at, const rows_view &rows)
 {
     const cu_linear &p = a.part[part];
     const cu_cut &cut = a.cut[part];
     int lane = threadIdx.x % 32, G = p.w.n_groups, per = COLS == 1 ? SEGS : a.per, l0 = (threadIdx.x / 32 & (a.subs - 1)) * per, step = WARPS / a.subs, n = at.n;
-    bool last = l0 + per == CU_SEGMENTS;
+    bool last = l0 + per == CU_SEGMENTS, regular = COLS == 1 || (!ONE && G % CU_SEGMENTS == 0 && k.n <= COLS);
     float *out = at.out;
+    if (COLS != 1 && regular) all.begin(k, cut, G, l0);
 #pragma unroll 1
     for (; me.next < at.end; me.next += step, n += 16 * step, out += 16 * step) {
         uint32_t bars = me.sm + 8 * me.slot, stage = me.sm + CU_STREAM_RING + me.slot * a.slot_bytes, sums = me.sm + a.sums_at + me.slot * a.sum_bytes;
@@ -465,10 +480,15 @@ __device__ __forceinline__ void run(const cu_stream &a, int part, worker &me, ch
 #pragma unroll 1
         for (int l = l0; l < l0 + per; l += SEGS) {
             float acc[chains<F, COLS, SEGS>::NB][2];
-            if (COLS != 1) all.begin(k, cut, G, l);
-            all.go(stage, G, acc);
-            all.store(sums, k.n, l, acc);
+#pragma unroll 1
+            for (int c = 0; c < (COLS == 8 ? k.n : 1); c += COLS) {
+                if (!regular) all.begin({k.x + c * k.x_stride, k.zeros, k.dx + c * 8 * G, k.n - c, k.x_stride}, cut, G, l);
+                all.go(stage, G, acc);
+                all.store(sums, k.n, c, l, acc);
+            }
+            if (COLS != 1 && regular) all.move_on(1);
         }
+        if (COLS != 1 && regular) all.move_on(-per / SEGS);
         __syncwarp();
         barrier_arrive(summed(bars, 0), per);
         if (last) {
@@ -486,12 +506,12 @@ __device__ __forceinline__ columns_view view_of(const cu_stream &a, const worker
     return {me.sm + a.x_at + col * a.x_bytes, me.sm + a.zeros_at, me.sm + a.x_at + a.columns * a.x_bytes + col * 8 * G, n, a.x_bytes};
 }
 
-template <class F, int COLS, int SEGS>
+template <class F, int COLS, int SEGS, bool ONE>
 __device__ __forceinline__ void run_from(const cu_stream &a, int part, worker &me, const columns_view &k, const place &at, const rows_view &rows)
 {
     chains<F, COLS, SEGS> all;
     if (COLS == 1) all.begin(k, a.cut[part], a.part[part].w.n_groups, (threadIdx.x / 32 & (a.subs - 1)) * SEGS);
-    run<F, COLS, SEGS>(a, part, me, all, k, at, rows);
+    run<F, COLS, SEGS, ONE>(a, part, me, all, k, at, rows);
 }
 
 /* Tiles t0 .. t1 with these rows. */
@@ -500,22 +520,23 @@ template <class F> __device__ __forceinline__ void tiles(const cu_stream &a, int
     place at = place_of(a.part[part], me, t0, t1, rows.row0, rows.n, a.part[part].y_row);
     columns_view k = view_of(a, me, rows.col, rows.n + __popc(rows.flags), a.part[part].w.n_groups);
     if (k.n == 1) {
-        if (a.per == 4) run_from<F, 1, 4>(a, part, me, k, at, rows);
-        else if (a.per == 2) run_from<F, 1, 2>(a, part, me, k, at, rows);
-        else run_from<F, 1, 1>(a, part, me, k, at, rows);
+        if (a.per == 4) run_from<F, 1, 4, false>(a, part, me, k, at, rows);
+        else if (a.per == 2) run_from<F, 1, 2, false>(a, part, me, k, at, rows);
+        else run_from<F, 1, 1, false>(a, part, me, k, at, rows);
     } else if (k.n == 2) {
-        if (a.per == 1) run_from<F, 2, 1>(a, part, me, k, at, rows);
-        else run_from<F, 2, 2>(a, part, me, k, at, rows);
-    } else if (k.n <= 4) run_from<F, 4, 1>(a, part, me, k, at, rows);
-    else run_from<F, 8, 1>(a, part, me, k, at, rows);
+        if (a.per == 1) run_from<F, 2, 1, false>(a, part, me, k, at, rows);
+        else run_from<F, 2, 2, false>(a, part, me, k, at, rows);
+    } else if (k.n <= 4) run_from<F, 4, 1, false>(a, part, me, k, at, rows);
+    else run_from<F, 8, 1, false>(a, part, me, k, at, rows);
     me.stage = at.end;
 }
 
-/* What stands in the columns: planes of a plain part, and which of its rows have a remainder, if that was asked. */
+/* What stands in the columns: rows of a plain part's planes from row0 on, and which of them have a remainder, if that was asked. */
 struct loaded {
     const int8_t *planes;
     unsigned flags;
     bool asked;
+    int row0;
 };
 
 __device__ __forceinline__ void wait_for_input(worker &me)
@@ -524,26 +545,26 @@ __device__ __forceinline__ void wait_for_input(worker &me)
     me.waited = true;
 }
 
-/* The rows of the step. */
-template <class F> __device__ __forceinline__ void load_rows(const cu_stream &a, const cu_linear &p, worker &me, loaded &have)
+/* n rows of the step. */
+template <class F> __device__ __forceinline__ void load_rows(const cu_stream &a, const cu_linear &p, worker &me, int row0, int n, loaded &have)
 {
-    unsigned f[CU_STREAM_ROWS], flags = 0;
+    unsigned f[CU_STREAM_PASS], flags = 0;
     if (me.waited) meet(); /* what stands there is no longer needed */
     wait_for_input(me);
     if (p.x.flag) {
 #pragma unroll
-        for (int r = 0; r < CU_STREAM_ROWS; r++) f[r] = r < p.n_rows ? p.x.flag[r] : 0;
+        for (int r = 0; r < CU_STREAM_PASS; r++) f[r] = r < n ? p.x.flag[row0 + r] : 0;
     }
-    load_columns<F>(a, p.x, me.sm, 0, p.n_rows, [](int k) { return k; });
+    load_columns<F>(a, p.x, me.sm, 0, n, [&](int k) { return row0 + k; });
     if (p.x.flag) {
 #pragma unroll
-        for (int r = 0; r < CU_STREAM_ROWS; r++) flags |= (f[r] != 0) << r;
+        for (int r = 0; r < CU_STREAM_PASS; r++) flags |= (f[r] != 0) << r;
     }
-    have = {p.x.planes, flags, p.x.flag != NULL};
-    if (flags) load_columns<F>(a, p.x, me.sm, p.n_rows, __popc(flags), [&](int k) {
+    have = {p.x.planes, flags, p.x.flag != NULL, row0};
+    if (flags) load_columns<F>(a, p.x, me.sm, n, __popc(flags), [&](int k) {
         unsigned m = flags;
         for (; k; k--) m &= m - 1;
-        return p.x.n_rows + __ffs(m) - 1;
+        return p.x.n_rows + row0 + __ffs(m) - 1;
     });
     meet();
 }
@@ -640,15 +661,15 @@ template <class F, int SEGS> __device__ __forceinline__ void one_row(const cu_st
             copy.begin_remainder(a, p.x, me.sm);
             copy.row(G);
         }
-        have = {p.x_step ? NULL : p.x.planes, flag != 0, p.x.flag != NULL};
+        have = {p.x_step ? NULL : p.x.planes, flag != 0, p.x.flag != NULL, 0};
         meet();
     }
     for (;;) {
         rows_view rows = {0, 1, e, p.x.flag ? have.flags : 0};
         if (rows.flags) {
             k.n = 2;
-            run_from<F, 2, SEGS == 4 ? 2 : SEGS>(a, part, me, k, at, rows);
-        } else run<F, 1, SEGS>(a, part, me, all, k, at, rows);
+            run_from<F, 2, SEGS == 4 ? 2 : SEGS, true>(a, part, me, k, at, rows);
+        } else run<F, 1, SEGS, true>(a, part, me, all, k, at, rows);
         me.stage = at.end;
         if (++e > e_last) break;
         at = place_entry(e);
@@ -672,8 +693,11 @@ template <class F> __device__ __forceinline__ void work(const cu_stream &a, int 
     const cu_linear &p = a.part[part];
     const int4 *list = (const int4 *)p.tiles;
     if (!list) {
-        if (have.planes != p.x.planes) load_rows<F>(a, p, me, have);
-        tiles<F>(a, part, me, range.x, range.y, {0, p.n_rows, 0, have.flags});
+        for (int r = 0; r < p.n_rows; r += CU_STREAM_PASS) {
+            int n = min(p.n_rows - r, (int)CU_STREAM_PASS);
+            if (have.planes != p.x.planes || have.row0 != r || (p.x.flag && !have.asked)) load_rows<F>(a, p, me, r, n, have);
+            tiles<F>(a, part, me, range.x, range.y, {0, n, r, p.x.flag ? have.flags : 0});
+        }
         return;
     }
     int T = a.cut[part].tiles, e_last = (range.y - 1) / T;
@@ -708,7 +732,7 @@ template <class F, bool ONE> __device__ __forceinline__ void multiply_all(const 
 {
     int stream = threadIdx.x / 32 / a.subs;
     worker me = {sm, false, 0, stream, stream, 0};
-    loaded have = {NULL, 0};
+    loaded have = {NULL, 0, false, 0};
 #pragma unroll 1
     for (int i = 0; i < a.n_parts; i++)
         if (range[i].x < range[i].y) {
