@@ -125,7 +125,7 @@ extern "C" __global__ void __launch_bounds__(MAX_DIM) k_attn_join(const __grid_c
     p.o = a.part + at * dim;
     p.ml = (const float2 *)(a.part + (size_t)a.n_rows * a.n_heads * a.n_splits * dim) + at;
 #pragma unroll 1
-    for (bool now = gridDim.y > CU_REHEARSE_ROWS;; now = true) {
+    for (bool now = !rehearses(gridDim.y);; now = true) {
         if (now) pdl_wait();
         float gate = now && a.gate && d < dim ? a.gate[(size_t)p.row * a.gate_stride + (size_t)p.head * a.gate_head + d] : 0;
         float y = rotate_back(join(a, p, stages, factor, tops, now), a.o_block, a.o_scale, row);

@@ -10,6 +10,16 @@
 
 #define FULL 0xffffffffu
 
+/* Do kernels of a step of so many rows run through their code before their wait (heads.cuh)? */
+__device__ __forceinline__ bool rehearses(int rows)
+{
+#if __CUDA_ARCH__ >= 900
+    return rows <= CU_REHEARSE_ROWS;
+#else
+    return false;
+#endif
+}
+
 /* The lane tree: a warp's lane j holds lane j; lane 0 gets the sum, all lanes return it. */
 __device__ __forceinline__ float lane_fold(float v)
 {

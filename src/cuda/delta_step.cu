@@ -176,7 +176,7 @@ template <int PER> __device__ __forceinline__ void delta_step(const cu_delta_ste
     __syncthreads();
 
 #pragma unroll 1
-    for (bool now = gridDim.z > CU_REHEARSE_ROWS;; now = true) {
+    for (bool now = !rehearses(gridDim.z);; now = true) {
         forget(kh);
         forget(head);
         forget(t);
