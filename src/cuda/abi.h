@@ -239,6 +239,8 @@ enum { CU_FROM_REG, CU_FROM_MEM, CU_FROM_KEPT, CU_AGAIN = 4 };
     X(glu_quant4, 4, 1024, M_(GLU), R_(QUANT))                                                                                              \
     X(glu_quant8, 8, 4096, M_(GLU), R_(QUANT))                                                                                              \
     X(moe_norm_quant8, 8, 3072, M_(MOE_SUM), R_(ADD), R_(ADD_GATED), R_(RMSNORM), R_(QUANT))                                                \
+    X(embed_norm_quant8, 8, 4096, R_(EMBED), R_(RMSNORM), R_(QUANT))                                                                        \
+    X(embed_norm_quant_quant8, 8, 4096, R_(EMBED), R_(RMSNORM), R_(QUANT), A_(QUANT))                                                       \
     X(had_quant8, 8,   4096, M_(HADAMARD), R_(QUANT))                                                                                       \
     X(norm_had_quant8, 8,   4096, M_(RMSNORM), R_(HADAMARD), R_(QUANT))                                                                     \
     X(norm_quant_had_quant8, 8,   4096, M_(RMSNORM), R_(QUANT), R_(HADAMARD), R_(QUANT))                                                    \

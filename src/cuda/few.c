@@ -360,7 +360,7 @@ static const struct fixed_chain *find_fixed(const maker *m)
     int link[CU_FEW_OPS];
     for (int k = 0; k < m->n_chain; k++) link[k] = link_of(m, k);
     bool unit = m->n_chain == 2 && link[0] == M_(GLU) && link[1] == R_(QUANT); /* with these a route may be */
-    if (m->n_kept > 1 || m->a->side_mask || (m->a->has_route && !unit)) return NULL;
+    if (m->n_kept > 1 || (m->a->side_mask && m->a->o[0].kind != CB_EMBED) || (m->a->has_route && !unit)) return NULL;
     for (size_t i = 0; i < sizeof fixed_chains / sizeof *fixed_chains; i++) {
         const struct fixed_chain *f = &fixed_chains[i];
         if (f->n == m->n_chain && m->padded <= f->most && memcmp(f->links, link, sizeof(int) * (size_t)f->n) == 0)

@@ -54,6 +54,14 @@ template <int E> __device__ __forceinline__ void fetch(const chain<E> &c, float 
     if (c.e < c.a.width) load(u, p + (size_t)row * stride + c.first + c.e);
 }
 
+template <int E> __device__ __forceinline__ void embed(const chain<E> &c, float (&u)[E], const cu_few_op &o)
+{
+    static_assert(E == 8, "eight codes at once");
+    each<E>([&](int i) { u[i] = 0; });
+    if (c.e < c.a.width) decode8(o.u.embed, c.a.step->token[c.row], c.e, u);
+    if (o.f != 1.0f) each<E>([&](int i) { u[i] = u[i] * o.f; });
+}
+
 /* What an op hands to other launches. */
 template <int E> __device__ __forceinline__ void hand_out(const chain<E> &c, const cu_few_op &o)
 {
@@ -498,15 +506,21 @@ template <int E> __device__ __forceinline__ void moe_sum(chain<E> &c, const cu_f
 
 /* ---- beside the chain ---- */
 
-/* What needs nothing of it, by the thread block behind the parts. */
-__device__ __noinline__ void side(const cu_rows_few &a, int row)
+/* Tables of cosines and sines. */
+__device__ __forceinline__ void tables(const cu_rows_few &a, int row)
 {
-    if (a.has_route && threadIdx.x < 32) route(a.route, a.step, row);
     for (int i = 0; a.side_mask >> i; i++) {
         if (!(a.side_mask >> i & 1)) continue;
         const cu_row_op &o = a.side[i];
         rope_table(o, a.step->pos[row], o.out + (size_t)row * o.out_stride);
     }
+}
+
+/* What needs nothing of it, by the thread block behind the parts. */
+__device__ __noinline__ void side(const cu_rows_few &a, int row)
+{
+    if (a.has_route && threadIdx.x < 32) route(a.route, a.step, row);
+    tables(a, row);
 }
 
 /* Before the launches ahead are done: what does not depend on them. */

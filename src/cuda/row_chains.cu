@@ -27,13 +27,14 @@ template <int E, int LINK> __device__ __forceinline__ void load_row(const chain<
     if constexpr (from(LINK) == CU_FROM_MEM && K != CB_MOE_SUM) fetch(c, in.x, o.x, K == CB_RMSNORM && o.m ? c.a.step->wanted[c.row] : c.row, o.x_stride);
     if constexpr ((K == CB_ADD && from(LINK) != CU_FROM_KEPT) || K == CB_ADD_GATED || K == CB_GLU) fetch(c, in.b, o.b, c.row, o.b_stride);
     if constexpr (K == CB_ADD_GATED) in.one = o.w[(size_t)c.row * o.w_stride];
+    if constexpr (K == CB_EMBED) embed(c, in.x, o);
 }
 
 /* kept: the value that later ops take once more; n: how many ops in a row quantise it in the same groups. */
 template <int E, int LINK, bool PARTS> __device__ __forceinline__ void link(chain<E> &c, const cu_few_op *o, const inputs<E> &in, float (&kept)[E], int n)
 {
     constexpr int K = kind_of(LINK);
-    if constexpr (from(LINK) == CU_FROM_MEM && K != CB_MOE_SUM) each<E>([&](int i) { c.v[i] = in.x[i]; });
+    if constexpr ((from(LINK) == CU_FROM_MEM && K != CB_MOE_SUM) || K == CB_EMBED) each<E>([&](int i) { c.v[i] = in.x[i]; });
     if constexpr (from(LINK) == CU_FROM_KEPT && K != CB_ADD) each<E>([&](int i) { c.v[i] = kept[i]; });
     if constexpr (K == CB_QUANT) {
         if constexpr (!is_again(LINK)) quant<PARTS>(c, o, n);
@@ -71,6 +72,12 @@ template <int E, int... LINKS, int... I>
 __device__ __forceinline__ void run_chain(const cu_rows_few &a, int row, float *shared, told &t, std::integer_sequence<int, I...>)
 {
     pdl_trigger();
+    if constexpr (first_of(LINKS...) == R_(EMBED)) /* few.c: nothing is beside others */
+        if (blockIdx.y == a.n_parts) {
+            pdl_wait();
+            tables(a, blockIdx.x);
+            return;
+        }
     if constexpr (sizeof...(LINKS) == 2 && first_of(LINKS...) == M_(GLU)) /* few.c: others have no route */
         if (blockIdx.y == a.n_parts) {
             pdl_wait();

@@ -148,10 +148,9 @@ __device__ __forceinline__ bool wants_remainder(const float *x, int n, const flo
 
 /* ---- embedding, positions ---- */
 
-/* A code of a matrix with its group's scale and bias. */
-__device__ __forceinline__ float value_of(const cu_weight &w, unsigned code, float scale, float bias)
+/* A code of mxfp8, or of fp4 with what its group's codes are multiplied by. */
+__device__ __forceinline__ float fp_value(const cu_weight &w, unsigned code, float scale)
 {
-    if (w.fmt == CU_FMT_AFFINE) return cb_fma(scale, (float)code, bias);
     if (w.bits == 8) return e4m3((uint8_t)code) * scale;
     unsigned e = code >> 1 & 3, m = code & 1;
     float f = 0.5f * (float)(e ? (2 | m) << (e - 1) : m);
@@ -178,8 +177,15 @@ __device__ __forceinline__ void decode8(const cu_weight &w, int64_t row, int e, 
     uint64_t bits = 0;
 #pragma unroll
     for (int i = 0; i < 8; i++) bits |= (uint64_t)byte[i] << 8 * i;
+    unsigned code[8];
 #pragma unroll
-    for (int i = 0; i < 8; i++) v[i] = value_of(w, (unsigned)(bits >> i * w.bits) & ((1u << w.bits) - 1), scale, bias);
+    for (int i = 0; i < 8; i++, bits >>= w.bits) code[i] = (unsigned)bits & ((1u << w.bits) - 1);
+    if (w.fmt == CU_FMT_AFFINE)
+#pragma unroll
+        for (int i = 0; i < 8; i++) v[i] = cb_fma(scale, (float)code[i], bias);
+    else
+#pragma unroll
+        for (int i = 0; i < 8; i++) v[i] = fp_value(w, code[i], scale);
 }
 
 /* The op CB_ROPE_TABLE. All threads. */

@@ -1,13 +1,6 @@
 /* rows_few.cu: any chain that few.cuh can run, operation by operation. row_chains.cu has the common ones. */
 #include "cuda/few.cuh"
 
-template <int E> __device__ __forceinline__ void embed(chain<E> &c, const cu_few_op &o)
-{
-    each<E>([&](int i) { c.v[i] = 0; });
-    if (c.e < c.a.width) decode8(o.u.embed, c.a.step->token[c.row], c.e, c.v);
-    if (o.f != 1.0f) each<E>([&](int i) { c.v[i] = c.v[i] * o.f; });
-}
-
 /* Quarter q of all threads' elements stands together. */
 __device__ __forceinline__ float *quad(float *shared, int at, int q) { return shared + 32 * at + (q * blockDim.x + threadIdx.x) * 4; }
 
@@ -26,7 +19,7 @@ template <int E> __device__ __forceinline__ void one_op(chain<E> &c, const cu_fe
     else if (o.kind == CB_ADD) take(u, c.shared, o.from);
     else if (o.w && o.kind != CB_SCALE) fetch(c, u, o.w, 0, 0);
     switch (o.kind) {
-    case CB_EMBED: embed(c, o); break;
+    case CB_EMBED: embed(c, c.v, o); break;
     case CB_RMSNORM:
         if (!o.n) sum_up(c, o.f);
         scale_row(c, o.w, u);
