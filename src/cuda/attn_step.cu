@@ -78,7 +78,7 @@ struct vector {
 
 /* Normed, turned, rotated: values lane + 32*(own*COUNT + i) of the head into v[i]. */
 template <int PARTS, int COUNT>
-__device__ __forceinline__ void prepare(const cu_attn_step &a, const vector &h, int own, float (&v)[COUNT])
+__device__ __forceinline__ void prepare(const cu_attn_step &a, const vector &h, int own, float (&v)[COUNT], bool now)
 {
     enum { N = 2 * PARTS };
     int lane = threadIdx.x % 32, dim = a.kv.dim, d0 = lane + 32 * own * COUNT;
@@ -86,7 +86,7 @@ __device__ __forceinline__ void prepare(const cu_attn_step &a, const vector &h, 
     bool turns[COUNT];
     const float *weight = h.norm->on ? h.norm->w : NULL;
 #pragma unroll
-    for (int j = 0; j < N; j++) all[j] = lane + 32 * j < dim ? h.x[lane + 32 * j] : 0;
+    for (int j = 0; j < N; j++) all[j] = now && lane + 32 * j < dim ? h.x[lane + 32 * j] : 0;
 #pragma unroll
     for (int i = 0; i < COUNT; i++) w[i] = weight && d0 + 32 * i < dim ? weight[d0 + 32 * i] : 1;
 #pragma unroll
@@ -95,10 +95,11 @@ __device__ __forceinline__ void prepare(const cu_attn_step &a, const vector &h, 
         turns[i] = h.table && at >= 0 && at < a.pairs;
         if (!turns[i]) continue;
         int other = d < a.pairs ? d + a.half : e;
-        pair[i] = h.x[other];
+        pair[i] = now ? h.x[other] : 0;
         pair_w[i] = weight ? weight[other] : 1;
-        cs[i] = h.table[at];
-        sn[i] = d < a.pairs ? -h.table[a.pairs + at] : h.table[a.pairs + at];
+        cs[i] = now ? h.table[at] : 0;
+        sn[i] = now ? h.table[a.pairs + at] : 0;
+        if (d < a.pairs) sn[i] = -sn[i];
     }
     float inv = h.norm->on ? rms_inverse(all, h.norm->eps, dim) : 1; /* times 1 changes nothing */
 #pragma unroll
@@ -110,7 +111,7 @@ __device__ __forceinline__ void prepare(const cu_attn_step &a, const vector &h, 
     bool bad = false;
 #pragma unroll
     for (int i = 0; i < COUNT; i++) bad |= is_bad(v[i]);
-    if (bad) report_bad(a.step, h.op);
+    if (bad && now) report_bad(a.step, h.op);
 }
 
 /* The values first .. first+COUNT-1 of each lane under one scale: put(j, high byte, low byte) gets value lane + 32*j. Returns the scale. */
@@ -132,12 +133,12 @@ template <int COUNT, int N, class F> __device__ __forceinline__ float quantise(c
 
 /* Query i of the thread block, share `own`. */
 template <int PARTS>
-__device__ __forceinline__ void prepare_q(const cu_attn_step &a, const float *x, int i, int own, const float *table, shared<PARTS> &sm)
+__device__ __forceinline__ void prepare_q(const cu_attn_step &a, const float *x, int i, int own, const float *table, shared<PARTS> &sm, bool now)
 {
     enum { COUNT = 2 * PARTS / shape<PARTS>::SPLIT };
     float v[COUNT];
     vector h = {x, &a.q_norm, a.q_rope ? table : NULL, a.q_block, a.op, a.q_scale};
-    prepare<PARTS, COUNT>(a, h, own, v);
+    prepare<PARTS, COUNT>(a, h, own, v, now);
     int8_t *to = &sm.q[i][place(threadIdx.x % 32 + 32 * COUNT * own, 0)]; /* 32 values on is 64 bytes on */
 #pragma unroll
     for (int g = 0; g < COUNT / 2; g++) {
@@ -151,14 +152,14 @@ __device__ __forceinline__ void prepare_q(const cu_attn_step &a, const float *x,
 
 /* The row's own key, or value: into the cache, and beside it for the block's own use. t: its place in the block of keys. */
 template <int PARTS>
-__device__ __forceinline__ void put_k(const cu_attn_step &a, const float *x, int own, uint8_t *to, int t, const float *table, shared<PARTS> &sm)
+__device__ __forceinline__ void put_k(const cu_attn_step &a, const float *x, int own, uint8_t *to, int t, const float *table, shared<PARTS> &sm, bool now)
 {
     enum { COUNT = 2 * PARTS / shape<PARTS>::SPLIT };
     float v[COUNT];
     int dim = a.kv.dim;
     size_t half = (size_t)CU_BLOCK * dim;
     vector h = {x, &a.k_norm, a.k_rope ? table : NULL, a.k_block, a.put_op, a.k_scale};
-    prepare<PARTS, COUNT>(a, h, own, v);
+    prepare<PARTS, COUNT>(a, h, own, v, now);
 #pragma unroll
     for (int g = 0; g < COUNT / 2; g++) {
         int part = own * COUNT / 2 + g;
@@ -166,31 +167,35 @@ __device__ __forceinline__ void put_k(const cu_attn_step &a, const float *x, int
             int d = threadIdx.x % 32 + 32 * (COUNT * own + j);
             sm.k[0][d] = hi;
             sm.k[1][d] = lo;
-            if (d < dim) {
+            if (d < dim && now) {
                 to[(size_t)t * dim + d] = (uint8_t)hi;
                 to[half + (size_t)t * dim + d] = (uint8_t)lo;
             }
         });
-        if (threadIdx.x % 32 == 0 && 64 * part < dim) ((float *)(to + 4 * half))[part * CU_BLOCK + t] = sm.dk[part] = dk;
+        if (threadIdx.x % 32 || 64 * part >= dim) continue;
+        sm.dk[part] = dk;
+        if (now) ((float *)(to + 4 * half))[part * CU_BLOCK + t] = dk;
     }
 }
 
-template <int PARTS> __device__ __forceinline__ void put_v(const cu_attn_step &a, const float *x, uint8_t *to, int t, shared<PARTS> &sm)
+template <int PARTS> __device__ __forceinline__ void put_v(const cu_attn_step &a, const float *x, uint8_t *to, int t, shared<PARTS> &sm, bool now)
 {
     float v[2 * PARTS];
     int dim = a.kv.dim;
     size_t half = (size_t)CU_BLOCK * dim;
     vector h = {x, &a.v_norm, NULL, a.v_block, a.put_op, a.v_scale};
-    prepare<PARTS, 2 * PARTS>(a, h, 0, v);
+    prepare<PARTS, 2 * PARTS>(a, h, 0, v, now);
     float dv = quantise<2 * PARTS>(v, 0, [&](int j, int8_t hi, int8_t lo) {
         int d = threadIdx.x % 32 + 32 * j;
         sm.v[0][d] = hi;
         sm.v[1][d] = lo;
-        if (d >= dim) return;
+        if (d >= dim || !now) return;
         to[2 * half + (size_t)d * CU_BLOCK + t] = (uint8_t)hi;
         to[3 * half + (size_t)d * CU_BLOCK + t] = (uint8_t)lo;
     });
-    if (threadIdx.x % 32 == 0) ((float *)(to + 4 * half))[(dim + 63) / 64 * CU_BLOCK + t] = sm.dv = dv;
+    if (threadIdx.x % 32) return;
+    sm.dv = dv;
+    if (now) ((float *)(to + 4 * half))[(dim + 63) / 64 * CU_BLOCK + t] = dv;
 }
 
 /* ---- the ring ---- */
@@ -301,7 +306,7 @@ __device__ __forceinline__ float warp_max(float v, bool in)
 /* Softmax within the block and the weights as 16-bit numbers, one warp a query. scales: of the block; lo, hi: the tokens that are seen; out: m
  * and l. */
 template <int PARTS>
-__device__ __forceinline__ void weights(const float *scales, int own, int lo, int hi, int q, int dim, float2 *out, shared<PARTS> &sm)
+__device__ __forceinline__ void weights(const float *scales, int own, int lo, int hi, int q, int dim, float2 *out, shared<PARTS> &sm, bool now)
 {
     int lane = threadIdx.x % 32;
     bool in0 = lane >= lo && lane < hi, in1 = lane + 32 >= lo && lane + 32 < hi, own0 = lane == own, own1 = lane + 32 == own;
@@ -328,11 +333,11 @@ __device__ __forceinline__ void weights(const float *scales, int own, int lo, in
     sm.w[q][place(lane + 32, 1)] = (uint8_t)i1;
     if (lane == 0) sm.dw[q] = zero ? 0 : wm * CB_PW_INV;
     float l = lane_fold(p0 + p1);
-    if (lane == 0) *out = make_float2(m, l);
+    if (lane == 0 && now) *out = make_float2(m, l);
 }
 
 template <int PARTS>
-__device__ __forceinline__ void values(const uint8_t *values, int dim, int n_q, float *out, size_t out_stride, const shared<PARTS> &sm)
+__device__ __forceinline__ void values(const uint8_t *values, int dim, int n_q, float *out, size_t out_stride, const shared<PARTS> &sm, bool now)
 {
     enum { DIM = 64 * PARTS, WORKERS = shape<PARTS>::WORKERS };
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, r = lane >> 2, c = lane & 3;
@@ -343,7 +348,7 @@ __device__ __forceinline__ void values(const uint8_t *values, int dim, int n_q, 
         if (8 * n >= dim) break;
         const uint8_t *v = values + (8 * n + r) * CU_BLOCK + 16 * c;
         float2 o = multiply<false>((const uint4 *)&sm.w[r][32 * c], *(const uint4 *)v, *(const uint4 *)(v + CU_BLOCK * dim));
-        if (r < n_q) *(float2 *)(out + r * out_stride + 8 * n + 2 * c) = make_float2(dw * o.x, dw * o.y);
+        if (r < n_q && now) *(float2 *)(out + r * out_stride + 8 * n + 2 * c) = make_float2(dw * o.x, dw * o.y);
     }
 }
 
@@ -351,14 +356,14 @@ __device__ __forceinline__ void values(const uint8_t *values, int dim, int n_q, 
 
 /* Queries, and the row's own key and value when `to`, where they go to, is not NULL. */
 template <int PARTS>
-__device__ __forceinline__ void prepare_all(const cu_attn_step &a, int r, int head, int q0, int n_q, uint8_t *to, int t, shared<PARTS> &sm)
+__device__ __forceinline__ void prepare_all(const cu_attn_step &a, int r, int head, int q0, int n_q, uint8_t *to, int t, shared<PARTS> &sm, bool now)
 {
     enum { SPLIT = shape<PARTS>::SPLIT };
     const float *table = a.turn + (size_t)r * a.turn_stride;
     for (int i = threadIdx.x / 32, n = n_q * SPLIT; i < n + (to ? SPLIT + 1 : 0); i += shape<PARTS>::WARPS) {
-        if (i < n) prepare_q<PARTS>(a, a.q + (size_t)r * a.q_stride + (size_t)(q0 + i / SPLIT) * a.q_head, i / SPLIT, i % SPLIT, table, sm);
-        else if (i < n + SPLIT) put_k<PARTS>(a, a.k + (size_t)r * a.k_stride + head * a.kv.dim, i - n, to, t, table, sm);
-        else put_v<PARTS>(a, a.v + (size_t)r * a.v_stride + head * a.kv.dim, to, t, sm);
+        if (i < n) prepare_q<PARTS>(a, a.q + (size_t)r * a.q_stride + (size_t)(q0 + i / SPLIT) * a.q_head, i / SPLIT, i % SPLIT, table, sm, now);
+        else if (i < n + SPLIT) put_k<PARTS>(a, a.k + (size_t)r * a.k_stride + head * a.kv.dim, i - n, to, t, table, sm, now);
+        else put_v<PARTS>(a, a.v + (size_t)r * a.v_stride + head * a.kv.dim, to, t, sm, now);
     }
 }
 
@@ -381,32 +386,37 @@ template <int PARTS> __device__ __forceinline__ void attn_step(const cu_attn_ste
 #pragma unroll 1
     for (int i = 0; i < slots; i++) in.copy(ring_at);
     uint8_t *to = puts ? a.kv.base + ((size_t)in.table[last] * a.kv.n_heads + head) * a.kv.head_bytes : NULL;
-    if (a.k) pdl_wait();
-    if (!n) return;
-    prepare_all<PARTS>(a, r, head, q0, n_q, to, t, sm);
     size_t heads = (size_t)blockIdx.z * a.n_heads + q0, all = (size_t)a.n_rows * a.n_heads * a.n_splits;
     float2 *ml = (float2 *)(a.part + all * dim);
-    for (int u = 0, key_slot = 0; u < n; u++) {
-        int split = blockIdx.x + u * step, own = puts && u == n - 1 ? t : -1, value_slot = key_slot + 1 < slots ? key_slot + 1 : 0;
-        const uint8_t *keys = room + CU_STEP_FIXED(PARTS) + key_slot * shape<PARTS>::HALF, *vals = room + CU_STEP_FIXED(PARTS) + value_slot * shape<PARTS>::HALF;
-        const float *scales = (const float *)(keys + 2 * CU_BLOCK * dim);
-        wait_but(u ? slots - 2 : slots - 1);
-        __syncthreads();
-        if (u) in.copy(ring_at);
-        if (warp < shape<PARTS>::WORKERS) scores<PARTS>(keys, own, dim, sm);
-        if (own >= 0) wait_but(slots - 2);
-        __syncthreads();
-        for (int i = threadIdx.x; i < 2 * dim && own >= 0; i += shape<PARTS>::THREADS)
-            ((uint8_t *)vals)[i * CU_BLOCK + t] = (uint8_t)(i < dim ? sm.v[0][i] : sm.v[1][i - dim]);
-        if (warp < n_q)
-            weights<PARTS>(scales, own, first - (b0 + split) * CU_BLOCK, pos + 1 - (b0 + split) * CU_BLOCK, warp, dim,
-                           ml + (heads + warp) * a.n_splits + split, sm);
-        wait_but(slots - 2);
-        __syncthreads();
-        in.copy(ring_at);
-        if (warp < shape<PARTS>::WORKERS)
-            values<PARTS>(vals, dim, n_q, a.part + (heads * a.n_splits + split) * dim, (size_t)a.n_splits * dim, sm);
-        key_slot = value_slot + 1 < slots ? value_slot + 1 : 0;
+#pragma unroll 1
+    for (bool now = PARTS > 1 || !rehearses(gridDim.z) || !a.k || !n;; now = true) { /* heads.cuh; larger heads start too late for it */
+        if (now && a.k) pdl_wait();
+        if (!n) return;
+        prepare_all<PARTS>(a, r, head, q0, n_q, to, t, sm, now);
+        for (int u = 0, key_slot = 0; u < (now ? n : 1); u++) {
+            int split = blockIdx.x + u * step, own = puts && u == n - 1 ? t : -1, value_slot = key_slot + 1 < slots ? key_slot + 1 : 0;
+            const uint8_t *keys = room + CU_STEP_FIXED(PARTS) + key_slot * shape<PARTS>::HALF;
+            const uint8_t *vals = room + CU_STEP_FIXED(PARTS) + value_slot * shape<PARTS>::HALF;
+            const float *scales = (const float *)(keys + 2 * CU_BLOCK * dim);
+            wait_but(u ? slots - 2 : slots - 1);
+            __syncthreads();
+            if (u) in.copy(ring_at);
+            if (warp < shape<PARTS>::WORKERS) scores<PARTS>(keys, own, dim, sm);
+            if (own >= 0) wait_but(slots - 2);
+            __syncthreads();
+            for (int i = threadIdx.x; i < 2 * dim && own >= 0; i += shape<PARTS>::THREADS)
+                ((uint8_t *)vals)[i * CU_BLOCK + t] = (uint8_t)(i < dim ? sm.v[0][i] : sm.v[1][i - dim]);
+            if (warp < n_q)
+                weights<PARTS>(scales, own, first - (b0 + split) * CU_BLOCK, pos + 1 - (b0 + split) * CU_BLOCK, warp, dim,
+                               ml + (heads + warp) * a.n_splits + split, sm, now);
+            wait_but(slots - 2);
+            __syncthreads();
+            if (now) in.copy(ring_at);
+            if (warp < shape<PARTS>::WORKERS)
+                values<PARTS>(vals, dim, n_q, a.part + (heads * a.n_splits + split) * dim, (size_t)a.n_splits * dim, sm, now);
+            key_slot = value_slot + 1 < slots ? value_slot + 1 : 0;
+        }
+        if (now) break;
     }
 }
 
