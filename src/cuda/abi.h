@@ -264,9 +264,9 @@ typedef struct cu_attention {
     int32_t op;
 } cu_attention;
 
-/* k_attn_many: 128 queries a thread block, heads of 64, 128 or 256 dims; its shared memory. */
-enum { CU_WIDE_QUERIES = 128 };
-#define CU_ATTN_SHARED(dim) (2 * (4 * CU_BLOCK * (dim) + ((dim) / 64 + 1) * CU_BLOCK * 4) + 2 * CU_WIDE_QUERIES * (dim) + CU_WIDE_QUERIES * ((dim) / 64) * 4)
+/* k_attn_many: 96 queries a thread block, heads of 64, 128 or 256 dims; its shared memory (room in attention_many.cu). */
+enum { CU_WIDE_QUERIES = 96, CU_WIDE_THREADS = 4 * CU_WIDE_QUERIES };
+#define CU_ATTN_SHARED(dim) (2 * (4 * CU_BLOCK * (dim) + ((dim) / 64 + 1) * CU_BLOCK * 4) + 2 * CU_WIDE_QUERIES * (dim) + CU_WIDE_QUERIES * ((dim) / 64) * 4 + CU_WIDE_QUERIES / 16 * 5120)
 
 enum { CU_CONV_ROWS = 32 }; /* rows of a thread of k_conv */
 typedef struct cu_conv {

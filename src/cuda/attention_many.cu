@@ -1,19 +1,29 @@
 /* attention_many.cu: attention for steps with many rows of a sequence (docs/arithmetic.md, section 6), and how their keys and values get
- * into the state; attention.cu has the other forms and the heads that do not fit here. A thread block takes up to 128 queries of one KV head, 16 a warp, and walks the KV
- * blocks, the next one on its way to shared memory. A warp needs no other for its queries: the 16 scores, and later weights, of a row
+ * into the state; attention.cu has the other forms and the heads that do not fit here. A thread block takes up to 96 queries of one KV head and walks the KV
+ * blocks, the next one on its way to shared memory. Two warps share 16 queries, so that the results, which stay in registers until the end, leave room for three
+ * warps a scheduler: each multiplies half of a block's keys, makes weights of the scores of half of the rows, and multiplies half of the dims. In
+ * between they exchange what the other needs, lane by lane. The scores, and later weights, of a row
  * are in the four lanes that hold the row, and keys are taken in an order in which a lane's weights are what the next product
- * wants of it (permuted()). The results stay in registers until the end. */
+ * wants of it (permuted()). */
 #include "cuda/common.cuh"
 
-enum { WARPS = 8, THREADS = 32 * WARPS, QUERIES = 16 * WARPS };
+enum { PAIRS = 6, WARPS = 2 * PAIRS, THREADS = 32 * WARPS, QUERIES = 16 * PAIRS };
+static_assert(QUERIES == CU_WIDE_QUERIES && THREADS == CU_WIDE_THREADS, "abi.h");
 
 /* Where things stand in shared memory, in bytes. */
 template <int DIM> struct room {
     static constexpr int PARTS = DIM / 64, HALF = CU_BLOCK * DIM, SCALES = (PARTS + 1) * CU_BLOCK * 4;
     static constexpr int KV = 4 * HALF + SCALES;             /* a KV block as it is in memory but for the order of 16-byte chunks */
-    static constexpr int Q = 2 * KV, DQ = Q + 2 * QUERIES * DIM; /* queries: high planes [128][DIM], low planes */
-    static constexpr int SIZE = DQ + QUERIES * PARTS * 4;
+    static constexpr int Q = 2 * KV, DQ = Q + 2 * QUERIES * DIM; /* queries: high planes [QUERIES][DIM], low planes */
+    /* What a pair of warps exchanges: scores of 2 x 2 x 16 tokens, then weights for 2 multiplies, high and low bytes, then
+     * their factors (struct merged), 16 bytes a lane each. */
+    static constexpr int PAIR = DQ + QUERIES * PARTS * 4, SCORES = 0, WEIGHTS = 4 * 512, FACTORS = 8 * 512, PAIR_BYTES = 10 * 512;
+    static constexpr int SIZE = PAIR + PAIRS * PAIR_BYTES;
 };
+
+/* Which of the pairs of warps, and which warp of it. */
+__device__ __forceinline__ int my_pair() { return threadIdx.x / 64; }
+__device__ __forceinline__ int my_half() { return threadIdx.x / 32 % 2; }
 
 __device__ __forceinline__ void more_s8s8(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) { mma_s8s8(c, a[0], a[1], a[2], a[3], b0, b1); }
 __device__ __forceinline__ void more_u8s8(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) { mma_u8s8(c, a[0], a[1], a[2], a[3], b0, b1); }
@@ -39,32 +49,36 @@ struct tile {
     int kv_head, head0;
 };
 
+/* A power of two of the threads copies: then a thread's copies are constants apart. */
 template <int DIM> __device__ __forceinline__ void fetch(const uint8_t *kv, uint32_t to)
 {
     using R = room<DIM>;
-    constexpr int N = R::HALF / 16 / THREADS; /* copies of a thread and plane */
+    constexpr int COPIERS = 256, N = R::HALF / 16 / COPIERS; /* copies of a thread and plane */
+    static_assert(COPIERS <= THREADS, "copiers");
+    if (threadIdx.x < COPIERS) {
 #pragma unroll
-    for (int i = 0; i < 2 * N; i++) {
-        int n = i % N * THREADS + threadIdx.x, t = n / (DIM / 16), q = n % (DIM / 16), plane = i / N * R::HALF;
-        copy16(to + plane + t * DIM + chunk_at<DIM>(q, rank_of(t)), kv + plane + n * 16);
-    }
+        for (int i = 0; i < 2 * N; i++) {
+            int n = i % N * COPIERS + threadIdx.x, t = n / (DIM / 16), q = n % (DIM / 16), plane = i / N * R::HALF;
+            copy16(to + plane + t * DIM + chunk_at<DIM>(q, rank_of(t)), kv + plane + n * 16);
+        }
 #pragma unroll
-    for (int i = 0; i < 2 * N; i++) {
-        int n = i % N * THREADS + threadIdx.x, d = n / 4, q = n % 4, plane = (2 + i / N) * R::HALF;
-        copy16(to + plane + d * 64 + chunk_at<64>(q, d), kv + plane + n * 16);
+        for (int i = 0; i < 2 * N; i++) {
+            int n = i % N * COPIERS + threadIdx.x, d = n / 4, q = n % 4, plane = (2 + i / N) * R::HALF;
+            copy16(to + plane + d * 64 + chunk_at<64>(q, d), kv + plane + n * 16);
+        }
+        if (threadIdx.x < R::SCALES / 16) copy16(to + 4 * R::HALF + threadIdx.x * 16, kv + 4 * R::HALF + threadIdx.x * 16);
     }
-    if (threadIdx.x < R::SCALES / 16) copy16(to + 4 * R::HALF + threadIdx.x * 16, kv + 4 * R::HALF + threadIdx.x * 16);
     copies_end();
 }
 
-/* Quantises this warp's 16 queries. */
+/* Quantises this warp's half of its pair's queries. */
 template <int DIM> __device__ __forceinline__ void load_queries(const cu_attention &a, const tile &t, uint8_t *shared)
 {
     using R = room<DIM>;
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     float *dq = (float *)(shared + R::DQ);
-    for (int w = 0; w < 16 * R::PARTS; w++) {
-        int i = 16 * warp + w / R::PARTS, g = w % R::PARTS;
+    for (int w = 0; w < 8 * R::PARTS; w++) {
+        int i = 8 * warp + w / R::PARTS, g = w % R::PARTS;
         const float *x = a.q + (size_t)(t.row0 + i / t.n_heads) * a.q_stride + (t.head0 + i % t.n_heads) * DIM + 64 * g + 2 * lane;
         float2 v = i < t.n_q ? *(const float2 *)x : make_float2(0, 0);
         if (is_bad(v.x) || is_bad(v.y)) report_bad(a.step, a.op);
@@ -77,27 +91,26 @@ template <int DIM> __device__ __forceinline__ void load_queries(const cu_attenti
         *(uint16_t *)(to + QUERIES * DIM) = (uint16_t)(((x0 - 256 * h0) & 255) | (x1 - 256 * h1) << 8);
         if (lane == 0) dq[i * R::PARTS + g] = (zero ? 0 : m * CB_XI_INV) * a.scale;
     }
-    __syncwarp();
 }
 
-/* What a warp knows of its 16 queries: of rows r = lane/4 and r + 8 in this lane. */
+/* What a warp knows of its half of the rows: of row r + 8*half, r = lane/4. */
 struct softmax {
-    float m[2], l[2]; /* so far */
-    float a[2], c[2], dw[2]; /* how the block's results are merged; their scale */
-    int pos[2];
+    float m, l; /* so far */
+    float a, c, dw; /* how the block's results are merged; their scale */
+    int pos;
 };
 
-/* s[i][e]: row r + 8*(e/2), token 16*(i/2) + 4c + 2*(i%2) + e%2. */
-template <int DIM> __device__ __forceinline__ void scores(const uint8_t *shared, uint32_t kv, int b256, float (&s)[8][4])
+/* s[i][e]: row r + 8*(e/2), token 32*half + 16*(i/2) + 4c + 2*(i%2) + e%2. */
+template <int DIM> __device__ __forceinline__ void scores(const uint8_t *shared, uint32_t kv, int b256, float (&s)[4][4])
 {
     using R = room<DIM>;
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, r = lane >> 2, c = lane & 3;
-    int query = 16 * warp + (lane & 15), key = permuted(lane >> 4, lane & 7);
+    int lane = threadIdx.x % 32, r = lane >> 2, c = lane & 3;
+    int query = 16 * my_pair() + (lane & 15), key = 32 * my_half() + permuted(lane >> 4, lane & 7);
     uint32_t q_row = address(shared + R::Q) + query * DIM, k_row = kv + key * DIM;
-    const float *dq = (const float *)(shared + R::DQ) + (16 * warp + r) * R::PARTS;
-    uint32_t dk = kv + 4 * R::HALF + 16 * c;
+    const float *dq = (const float *)(shared + R::DQ) + (16 * my_pair() + r) * R::PARTS;
+    uint32_t dk = kv + 4 * R::HALF + 16 * c + 128 * my_half();
 #pragma unroll
-    for (int i = 0; i < 8; i++)
+    for (int i = 0; i < 4; i++)
 #pragma unroll
         for (int e = 0; e < 4; e++) s[i][e] = 0;
 #pragma unroll 1
@@ -111,7 +124,7 @@ template <int DIM> __device__ __forceinline__ void scores(const uint8_t *shared,
             matrices(ql[ks], at + QUERIES * DIM);
         }
 #pragma unroll
-        for (int j = 0; j < 4; j++) {
+        for (int j = 0; j < 2; j++) {
             int hh[2][4], mid0[2][4], mid1[2][4], ll[2][4];
 #pragma unroll
             for (int ks = 0; ks < 2; ks++) {
@@ -155,45 +168,68 @@ __device__ __forceinline__ float quad_max(float v)
     return fmaxf(v, __shfl_xor_sync(FULL, v, 2));
 }
 
-/* Row h of s: scores to weights as 16-bit numbers, their high and low bytes as the next product wants them: word j of a row are tokens
- * 16j + 4c .. 16j + 4c + 3. first, end: the tokens of the block that the row sees, unless it sees ALL. */
-template <bool ALL> __device__ __forceinline__ void weights(softmax &x, float (&s)[8][4], int h, int first, int end, uint32_t dv, uint32_t (&hi)[4], uint32_t (&lo)[4])
+/* The scores of this warp's half of the rows, of all tokens: s[k][u] is that of token 16*group_of(k) + 4c + u. to: of this pair. */
+__device__ __forceinline__ int group_of(int k) { return k < 2 ? 2 * my_half() + k : 2 - 2 * my_half() + k - 2; }
+__device__ __forceinline__ void exchange(uint32_t to, const float (&mine)[4][4], float (&s)[4][4])
 {
-    int c = threadIdx.x & 3;
-    auto at = [&](int j, int u) -> float & { return s[2 * j + u / 2][2 * h + u % 2]; };
-    auto there = [&](int j, int u) { int t = 16 * j + 4 * c + u; return t >= first && t < end; };
-    float m = -INFINITY;
+    int half = my_half(), lane = threadIdx.x % 32;
 #pragma unroll
-    for (int j = 0; j < 4; j++)
+    for (int k = 0; k < 2; k++) {
+        float other[4];
 #pragma unroll
         for (int u = 0; u < 4; u++) {
-            if (!ALL && !there(j, u)) at(j, u) = -INFINITY;
-            m = fmaxf(m, at(j, u));
+            float a = mine[2 * k + u / 2][u % 2], b = mine[2 * k + u / 2][2 + u % 2];
+            s[k][u] = half ? b : a;
+            other[u] = half ? a : b;
+        }
+        sts_float4(to + (2 * half + k) * 512 + lane * 16, other[0], other[1], other[2], other[3]);
+    }
+    barrier_among(1 + my_pair(), 64);
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+        float4 v = lds_float4(to + (2 - 2 * half + k) * 512 + lane * 16);
+        s[2 + k][0] = v.x, s[2 + k][1] = v.y, s[2 + k][2] = v.z, s[2 + k][3] = v.w;
+    }
+}
+
+/* Scores to weights as 16-bit numbers, their high and low bytes as the next product wants them: word k of a row are tokens
+ * 16*group_of(k) + 4c .. + 3. first, end: the tokens of the block that the row sees, unless it sees ALL. */
+template <bool ALL> __device__ __forceinline__ void weights(softmax &x, float (&s)[4][4], int first, int end, uint32_t dv, uint32_t (&hi)[4], uint32_t (&lo)[4])
+{
+    int c = threadIdx.x & 3;
+    auto there = [&](int k, int u) { int t = 16 * group_of(k) + 4 * c + u; return t >= first && t < end; };
+    float m = -INFINITY;
+#pragma unroll
+    for (int k = 0; k < 4; k++)
+#pragma unroll
+        for (int u = 0; u < 4; u++) {
+            if (!ALL && !there(k, u)) s[k][u] = -INFINITY;
+            m = fmaxf(m, s[k][u]);
         }
     m = quad_max(m);
     bool seen = ALL || m != -INFINITY;
     float from = seen ? m : 0;
 #pragma unroll
-    for (int j = 0; j < 4; j++)
+    for (int k = 0; k < 4; k++)
 #pragma unroll
-        for (int u = 0; u < 4; u++) at(j, u) = cb_expf(at(j, u) - from);
-    float v[4]; /* the lane tree: token t in lane t mod 32 */
+        for (int u = 0; u < 4; u++) s[k][u] = cb_expf(s[k][u] - from);
+    float v[4]; /* the lane tree: token t in lane t mod 32; which of two halves comes first makes no difference */
 #pragma unroll
-    for (int u = 0; u < 4; u++) v[u] = (at(0, u) + at(2, u)) + (at(1, u) + at(3, u));
+    for (int u = 0; u < 4; u++) v[u] = (s[0][u] + s[2][u]) + (s[1][u] + s[3][u]);
 #pragma unroll
     for (int w = 2; w; w /= 2)
 #pragma unroll
         for (int u = 0; u < 4; u++) v[u] = v[u] + __shfl_xor_sync(FULL, v[u], w);
     float l = (v[0] + v[2]) + (v[1] + v[3]), wm = 0;
 #pragma unroll
-    for (int j = 0; j < 4; j++) {
-        float4 d4 = lds_float4(dv + 16 * c + 64 * j);
+    for (int k = 0; k < 4; k++) {
+        float4 d4 = lds_float4(dv + 16 * c + 64 * group_of(k));
         const float d[4] = {d4.x, d4.y, d4.z, d4.w};
 #pragma unroll
         for (int u = 0; u < 4; u++) {
-            float w = at(j, u) * d[u];
-            if (!ALL && !there(j, u)) w = 0; /* d may be anything there */
-            at(j, u) = w;
+            float w = s[k][u] * d[u];
+            if (!ALL && !there(k, u)) w = 0; /* d may be anything there */
+            s[k][u] = w;
             wm = fmaxf(wm, w);
         }
     }
@@ -201,33 +237,59 @@ template <bool ALL> __device__ __forceinline__ void weights(softmax &x, float (&
     bool zero = wm < CB_TINY;
     float inv = zero ? 0 : CB_PW_MAX / wm;
 #pragma unroll
-    for (int j = 0; j < 4; j++) {
+    for (int k = 0; k < 4; k++) {
         uint32_t b[4]; /* 2^23 + the rounded number: its low bytes are the number's */
 #pragma unroll
-        for (int u = 0; u < 4; u++) b[u] = __float_as_uint(fminf(at(j, u) * inv, (float)CB_PW_MAX) + 8388608.0f);
+        for (int u = 0; u < 4; u++) b[u] = __float_as_uint(fminf(s[k][u] * inv, (float)CB_PW_MAX) + 8388608.0f);
         uint32_t b01 = __byte_perm(b[0], b[1], 0x5140), b23 = __byte_perm(b[2], b[3], 0x5140);
-        lo[j] = __byte_perm(b01, b23, 0x5410);
-        hi[j] = __byte_perm(b01, b23, 0x7632);
+        lo[k] = __byte_perm(b01, b23, 0x5410);
+        hi[k] = __byte_perm(b01, b23, 0x7632);
     }
-    x.dw[h] = zero ? 0 : wm * CB_PW_INV;
+    x.dw = zero ? 0 : wm * CB_PW_INV;
     if (seen) { /* the first block is taken as it is: a is exp(-inf) = 0, c is 1 */
-        float M = x.m[h] > m ? x.m[h] : m;
-        x.a[h] = cb_expf(x.m[h] - M);
-        x.c[h] = cb_expf(m - M);
-        x.l[h] = cb_fma(x.l[h], x.a[h], l * x.c[h]);
-        x.m[h] = M;
+        float M = x.m > m ? x.m : m;
+        x.a = cb_expf(x.m - M);
+        x.c = cb_expf(m - M);
+        x.l = cb_fma(x.l, x.a, l * x.c);
+        x.m = M;
     } else { /* nothing of it: o is +0, and +0 * -0 changes no value, not even -0 */
-        x.a[h] = 1;
-        x.c[h] = -0.0f;
+        x.a = 1;
+        x.c = -0.0f;
     }
 }
 
-/* O[n][e] (row r + 8*(e/2), dim 8n + 2c + e%2) merged with the block's results. */
-template <int DIM> __device__ __forceinline__ void values(const softmax &x, const uint32_t (&wh)[2][4], const uint32_t (&wl)[2][4], uint32_t v, int b256, float (&O)[DIM / 8][4])
+/* What both warps of a pair need of all 16 rows: weights as the product wants them, and of rows r and r + 8 how results are merged. */
+struct merged {
+    uint32_t wh[2][4], wl[2][4];
+    float a[2], c[2], dw[2], l[2];
+    __device__ __forceinline__ void exchange(uint32_t weights, uint32_t factors, const softmax &x, const uint32_t (&hi)[4], const uint32_t (&lo)[4])
+    {
+        int half = my_half(), lane = threadIdx.x % 32;
+#pragma unroll
+        for (int k = 0; k < 4; k++) { /* of group 2*ks + i of row h: word h + 2*i of what multiply ks takes */
+            uint32_t to = weights + group_of(k) / 2 * 1024 + lane * 16 + (half + k % 2 * 2) * 4;
+            sts<1>(to, hi + k);
+            sts<1>(to + 512, lo + k);
+        }
+        sts_float4(factors + half * 512 + lane * 16, x.a, x.c, x.dw, x.l);
+        barrier_among(1 + my_pair(), 64);
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            lds<4>(wh[h], weights + h * 1024 + lane * 16);
+            lds<4>(wl[h], weights + h * 1024 + 512 + lane * 16);
+            float4 f = lds_float4(factors + h * 512 + lane * 16);
+            a[h] = f.x, c[h] = f.y, dw[h] = f.z, l[h] = f.w;
+        }
+    }
+};
+
+/* O[n][e] (row r + 8*(e/2), dim DIM/2*half + 8n + 2c + e%2) merged with the block's results. */
+template <int DIM> __device__ __forceinline__ void values(const merged &x, uint32_t v, int b256, float (&O)[DIM / 16][4])
 {
     using R = room<DIM>;
+    const auto &wh = x.wh, &wl = x.wl;
     int lane = threadIdx.x % 32;
-    v += (lane & 7) * 64 + chunk_at<64>(lane >> 3, lane & 7);
+    v += DIM / 2 * my_half() * 64 + (lane & 7) * 64 + chunk_at<64>(lane >> 3, lane & 7);
     uint32_t vh[2][2][4], vl[2][2][4]; /* of this pair of tiles and the next */
     auto load = [&](int n) {
 #pragma unroll
@@ -238,7 +300,7 @@ template <int DIM> __device__ __forceinline__ void values(const softmax &x, cons
     };
     load(0);
 #pragma unroll
-    for (int n = 0; n < DIM / 8; n += 2) {
+    for (int n = 0; n < DIM / 16; n += 2) {
         const uint32_t (&h)[2][4] = vh[n / 2 & 1], (&l)[2][4] = vl[n / 2 & 1];
         int hh[2][4], mid0[2][4], ll[2][4], mid1[2][4];
 #pragma unroll
@@ -247,7 +309,7 @@ template <int DIM> __device__ __forceinline__ void values(const softmax &x, cons
         for (int t = 0; t < 2; t++) mma_first_u8s8(mid1[t], wh[1], l[t][2], l[t][3]);
 #pragma unroll
         for (int t = 0; t < 2; t++) mma_first_u8s8(hh[t], wh[0], h[t][0], h[t][1]);
-        if (n + 2 < DIM / 8) load(n + 2);
+        if (n + 2 < DIM / 16) load(n + 2);
 #pragma unroll
         for (int t = 0; t < 2; t++) more_u8s8(mid0[t], wl[0], h[t][0], h[t][1]);
 #pragma unroll
@@ -270,7 +332,7 @@ template <int DIM> __device__ __forceinline__ void values(const softmax &x, cons
 template <int DIM> __device__ __forceinline__ void attend(const cu_attention &a, uint8_t *shared)
 {
     using R = room<DIM>;
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, r = lane >> 2, c = lane & 3, window = a.kv.window;
+    int lane = threadIdx.x % 32, r = lane >> 2, c = lane & 3, window = a.kv.window;
     tile t;
     t.n_heads = a.n_heads / a.kv.n_heads;
     t.kv_head = blockIdx.y;
@@ -286,23 +348,22 @@ template <int DIM> __device__ __forceinline__ void attend(const cu_attention &a,
     int ahead = table[b0 + 1 < b1 ? b0 + 1 : b0];
     load_queries<DIM>(a, t, shared);
 
-    int q0 = 16 * warp, q1 = q0 + 15 < t.n_q ? q0 + 15 : t.n_q - 1; /* this warp's first and last query, and what they see */
+    int q0 = 16 * my_pair(), q1 = q0 + 15 < t.n_q ? q0 + 15 : t.n_q - 1; /* this pair's first and last query, and what they see */
     bool idle = q0 >= t.n_q;
-    int low = idle ? 0 : pos[q0 / t.n_heads], high = idle ? -1 : pos[q1 / t.n_heads];
+    int low = idle ? 0 : pos[q0 / t.n_heads], high = idle ? -1 : pos[q1 / t.n_heads], mine = q0 + r + 8 * my_half();
     softmax x;
+    x.m = -INFINITY;
+    x.l = 0;
+    x.pos = mine < t.n_q ? pos[mine / t.n_heads] : -1;
+    merged both;
+    both.l[0] = both.l[1] = 0;
+    float O[DIM / 16][4];
 #pragma unroll
-    for (int h = 0; h < 2; h++) {
-        int q = q0 + r + 8 * h;
-        x.m[h] = -INFINITY;
-        x.l[h] = 0;
-        x.pos[h] = q < t.n_q ? pos[q / t.n_heads] : -1;
-    }
-    float O[DIM / 8][4];
-#pragma unroll
-    for (int n = 0; n < DIM / 8; n++) O[n][0] = O[n][1] = O[n][2] = O[n][3] = 0;
+    for (int n = 0; n < DIM / 16; n++) O[n][0] = O[n][1] = O[n][2] = O[n][3] = 0;
 
-    static_assert(THREADS == 256, "see exact_sum()");
-    const int b256 = (int)blockDim.x;
+    const uint32_t pair = address(shared) + R::PAIR + my_pair() * R::PAIR_BYTES;
+    static_assert(THREADS - 128 == 256, "see exact_sum()");
+    const int b256 = (int)blockDim.x - 128;
     for (int block = b0, turn = 0; block < b1; block++, turn ^= 1) {
         copies_wait<0>();
         __syncthreads();
@@ -311,25 +372,22 @@ template <int DIM> __device__ __forceinline__ void attend(const cu_attention &a,
         int begin = block * CU_BLOCK;
         if (begin > high || (window && begin + CU_BLOCK - 1 < low - window + 1)) continue;
         bool all = q1 - q0 == 15 && begin + CU_BLOCK - 1 <= low && !(window && begin < high - window + 1);
-        uint32_t dv = kv[turn] + 4 * R::HALF + R::PARTS * CU_BLOCK * 4;
-        float s[8][4];
-        scores<DIM>(shared, kv[turn], b256, s);
-        uint32_t hi[2][4], lo[2][4]; /* [row][word] */
-#pragma unroll
-        for (int h = 0; h < 2; h++)
-            if (all) weights<true>(x, s, h, 0, CU_BLOCK, dv, hi[h], lo[h]);
-            else weights<false>(x, s, h, window ? x.pos[h] - window + 1 - begin : 0, x.pos[h] + 1 - begin, dv, hi[h], lo[h]);
-        const uint32_t wh[2][4] = {{hi[0][0], hi[1][0], hi[0][1], hi[1][1]}, {hi[0][2], hi[1][2], hi[0][3], hi[1][3]}};
-        const uint32_t wl[2][4] = {{lo[0][0], lo[1][0], lo[0][1], lo[1][1]}, {lo[0][2], lo[1][2], lo[0][3], lo[1][3]}};
-        values<DIM>(x, wh, wl, kv[turn] + 2 * R::HALF, b256, O);
+        uint32_t dv = kv[turn] + 4 * R::HALF + R::PARTS * CU_BLOCK * 4, hi[4], lo[4];
+        float half[4][4], s[4][4];
+        scores<DIM>(shared, kv[turn], b256, half);
+        exchange(pair + R::SCORES, half, s);
+        if (all) weights<true>(x, s, 0, CU_BLOCK, dv, hi, lo);
+        else weights<false>(x, s, window ? x.pos - window + 1 - begin : 0, x.pos + 1 - begin, dv, hi, lo);
+        both.exchange(pair + R::WEIGHTS, pair + R::FACTORS, x, hi, lo);
+        values<DIM>(both, kv[turn] + 2 * R::HALF, b256, O);
     }
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         int q = q0 + r + 8 * h;
         if (q >= t.n_q) continue;
-        float *out = a.out + (size_t)(t.row0 + q / t.n_heads) * a.out_stride + (t.head0 + q % t.n_heads) * DIM + 2 * c;
+        float *out = a.out + (size_t)(t.row0 + q / t.n_heads) * a.out_stride + (t.head0 + q % t.n_heads) * DIM + DIM / 2 * my_half() + 2 * c;
 #pragma unroll
-        for (int n = 0; n < DIM / 8; n++) *(float2 *)(out + 8 * n) = make_float2(O[n][2 * h] / x.l[h], O[n][2 * h + 1] / x.l[h]);
+        for (int n = 0; n < DIM / 16; n++) *(float2 *)(out + 8 * n) = make_float2(O[n][2 * h] / both.l[h], O[n][2 * h + 1] / both.l[h]);
     }
 }
 

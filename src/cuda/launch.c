@@ -329,7 +329,7 @@ static int attention(cb_dev *d, int index, cb_err *err)
     a.part = NULL;
     cu_kernel many = cu_attn_many(d, a.kv.dim, per);
     if (d->n_runs < d->batch->n_rows && many != CU_N_KERNELS)
-        return cu_kernel_launch(d, many, (unsigned)d->n_wide, (unsigned)a.kv.n_heads, 1, 256, (unsigned)CU_ATTN_SHARED(a.kv.dim), &a, err);
+        return cu_kernel_launch(d, many, (unsigned)d->n_wide, (unsigned)a.kv.n_heads, 1, CU_WIDE_THREADS, (unsigned)CU_ATTN_SHARED(a.kv.dim), &a, err);
     return cu_kernel_launch(d, CU_K_ATTN, (unsigned)d->n_tiles, gy, 1, 256, (unsigned)(16 * a.kv.dim * 4), &a, err);
 }
 
