@@ -169,6 +169,8 @@ typedef struct cu_rows_many {
 /* Chains for few rows (few.cuh): a thread keeps neighbouring elements of the row in registers. Inputs are what the op before left there (x is
  * NULL and from -1), what an earlier one left at a place in shared memory, counted in units of 32 floats, or what stands in memory. */
 enum { CU_FEW_OPS = 10, CU_FEW_WIDTH = 4096, CU_FEW_PARTS = 8, CU_FEW_ROWS = 128 };
+/* Units of shared memory for a row of up to n elements (few.cuh, squares()). */
+#define CU_FEW_ROOM(n) ((((n) + 511) / 512 + 1) * 18 + 1)
 typedef struct cu_few_op {
     int32_t kind, op;        /* cb_op_kind; index in the plan, for reports */
     int32_t n, m;            /* norm: n = 1, its squares are summed already, m = 1, x is a wanted row; unit: n = act; Hadamard: n = block, m = back;
@@ -233,12 +235,13 @@ enum { CU_FROM_REG, CU_FROM_MEM, CU_FROM_KEPT, CU_AGAIN = 4 };
     X(quant4, 4, 1024, M_(QUANT))                                                                                                           \
     X(quant8, 8, 4096, M_(QUANT))                                                                                                           \
     X(norm8, 8, 4096, M_(RMSNORM))                                                                                                          \
-    X(norm_quant4, 4, 1024, M_(RMSNORM), R_(QUANT))                                                                                         \
+    X(norm_quant4, 4, 2048, M_(RMSNORM), R_(QUANT))                                                                                         \
     X(norm_quant8, 8, 4096, M_(RMSNORM), R_(QUANT))                                                                                         \
+    X(norm_quant_quant4, 4, 2048, M_(RMSNORM), R_(QUANT), A_(QUANT))                                                                        \
     X(norm_quant_quant8, 8, 3072, M_(RMSNORM), R_(QUANT), A_(QUANT))                                                                        \
     X(glu_quant4, 4, 1024, M_(GLU), R_(QUANT))                                                                                              \
     X(glu_quant8, 8, 4096, M_(GLU), R_(QUANT))                                                                                              \
-    X(moe_norm_quant8, 8, 3072, M_(MOE_SUM), R_(ADD), R_(ADD_GATED), R_(RMSNORM), R_(QUANT))                                                \
+    X(moe_norm_quant8, 8, 2048, M_(MOE_SUM), R_(ADD), R_(ADD_GATED), R_(RMSNORM), R_(QUANT))                                                \
     X(embed_norm_quant8, 8, 4096, R_(EMBED), R_(RMSNORM), R_(QUANT))                                                                        \
     X(embed_norm_quant_quant8, 8, 4096, R_(EMBED), R_(RMSNORM), R_(QUANT), A_(QUANT))                                                       \
     X(had_quant8, 8,   4096, M_(HADAMARD), R_(QUANT))                                                                                       \

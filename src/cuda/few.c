@@ -126,7 +126,7 @@ static bool find_shape(maker *m)
     }
     m->per = 8;
     m->threads = (m->padded / m->per + 31) / 32 * 32;
-    m->used = (m->threads * m->per + 511) / 512 * 16;
+    m->used = CU_FEW_ROOM(m->threads * m->per);
     return m->threads * m->per <= CU_FEW_WIDTH;
 }
 
@@ -359,7 +359,7 @@ static const struct fixed_chain *find_fixed(const maker *m)
 {
     int link[CU_FEW_OPS];
     for (int k = 0; k < m->n_chain; k++) link[k] = link_of(m, k);
-    bool unit = m->n_chain == 2 && link[0] == M_(GLU) && link[1] == R_(QUANT); /* with these a route may be */
+    bool unit = m->n_chain == 2 && link[0] == M_(GLU) && link[1] == R_(QUANT) && m->a->route.n <= 256; /* with these a route may be */
     if (m->n_kept > 1 || (m->a->side_mask && m->a->o[0].kind != CB_EMBED) || (m->a->has_route && !unit)) return NULL;
     for (size_t i = 0; i < sizeof fixed_chains / sizeof *fixed_chains; i++) {
         const struct fixed_chain *f = &fixed_chains[i];
@@ -387,7 +387,7 @@ static bool make(maker *m, cu_few *f)
     if (x) {
         m->per = x->per;
         m->threads = (m->padded / m->per + 31) / 32 * 32;
-        m->used = (m->threads * m->per + 511) / 512 * 16; /* kept values stay in registers */
+        m->used = CU_FEW_ROOM(m->threads * m->per); /* kept values stay in registers */
     }
     if (m->used * 128 > m->d->max_shared - 8192 || m->used * 128 > CU_ROW_SHARED) return false;
     f->threads = m->threads;

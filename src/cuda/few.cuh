@@ -23,6 +23,7 @@ template <int E> struct chain {
     int row, first;  /* first element of the part */
     int e;           /* this thread's first element in the part; from a.width on there are only zeros */
     int turn;
+    bool live;       /* false while the launches ahead are not done: nothing of theirs is read, nothing is written (row_chains.cu) */
     float inv;       /* of the norm before */
     float v[E];
 };
@@ -47,25 +48,30 @@ template <int E> __device__ __forceinline__ void load(float (&u)[E], const float
     }
 }
 
-/* This thread's share of row `row` of a value. */
+/* This thread's share of row `row` of a value that launches make; and of a vector of the model. */
 template <int E> __device__ __forceinline__ void fetch(const chain<E> &c, float (&u)[E], const float *p, int row, int stride)
 {
     each<E>([&](int i) { u[i] = 0; });
-    if (c.e < c.a.width) load(u, p + (size_t)row * stride + c.first + c.e);
+    if (c.live && c.e < c.a.width) load(u, p + (size_t)row * stride + c.first + c.e);
+}
+template <int E> __device__ __forceinline__ void fetch_vector(const chain<E> &c, float (&u)[E], const float *p)
+{
+    each<E>([&](int i) { u[i] = 0; });
+    if (c.e < c.a.width) load(u, p + c.first + c.e);
 }
 
 template <int E> __device__ __forceinline__ void embed(const chain<E> &c, float (&u)[E], const cu_few_op &o)
 {
     static_assert(E == 8, "eight codes at once");
     each<E>([&](int i) { u[i] = 0; });
-    if (c.e < c.a.width) decode8(o.u.embed, c.a.step->token[c.row], c.e, u);
+    if (c.live && c.e < c.a.width) decode8(o.u.embed, c.a.step->token[c.row], c.e, u);
     if (o.f != 1.0f) each<E>([&](int i) { u[i] = u[i] * o.f; });
 }
 
 /* What an op hands to other launches. */
 template <int E> __device__ __forceinline__ void hand_out(const chain<E> &c, const cu_few_op &o)
 {
-    if (!o.out || c.e >= c.a.width) return;
+    if (!o.out || !c.live || c.e >= c.a.width) return;
     float *y = o.out + (size_t)c.row * o.out_stride + c.first + c.e;
 #pragma unroll
     for (int q = 0; q < E; q += 4) *(float4 *)(y + q) = make_float4(c.v[q], c.v[q + 1], c.v[q + 2], c.v[q + 3]);
@@ -73,52 +79,39 @@ template <int E> __device__ __forceinline__ void hand_out(const chain<E> &c, con
 
 /* ---- the row where all threads see it ---- */
 
-/* Element e's place in the shared row: so that these never meet in a bank: pieces of 4 of eight threads' E neighbours; 32 neighbours; and what
- * the passes of a Hadamard block load. */
-template <int E> __device__ __forceinline__ int place(int e)
-{
-    if constexpr (E == 8) return e ^ (e >> 3 & 28) ^ (e >> 7 & 16);
-    else return e;
-}
+/* Element e's place in the shared row, so that these never meet in a bank: pieces of 4 of eight threads' E neighbours; 32 neighbours; and what
+ * the passes of a Hadamard block load. Multiples of 32 elements are constants apart (up to 2048), so that code needs one address for many. */
+__device__ __forceinline__ constexpr int place(int e) { return e + e / 32 * 4 + e / 2048 * 16; }
 
 template <int E> __device__ __forceinline__ void stage(const chain<E> &c)
 {
+    float *p = c.shared + place(E * threadIdx.x);
 #pragma unroll
-    for (int q = 0; q < E; q += 4)
-        *(float4 *)(c.shared + place<E>(E * threadIdx.x + q)) = make_float4(c.v[q], c.v[q + 1], c.v[q + 2], c.v[q + 3]);
+    for (int q = 0; q < E; q += 4) *(float4 *)(p + q) = make_float4(c.v[q], c.v[q + 1], c.v[q + 2], c.v[q + 3]);
 }
 
-template <int E> __device__ __forceinline__ void unstage(chain<E> &c)
-{
-#pragma unroll
-    for (int q = 0; q < E; q += 4) {
-        float4 x = *(const float4 *)(c.shared + place<E>(E * threadIdx.x + q));
-        c.v[q] = x.x;
-        c.v[q + 1] = x.y;
-        c.v[q + 2] = x.z;
-        c.v[q + 3] = x.w;
-    }
-}
+template <int E> __device__ __forceinline__ void unstage(chain<E> &c) { load(c.v, c.shared + place(E * threadIdx.x)); }
 
-/* The lane tree of squares of the shared row, by one warp: the next 16 terms of a lane are on their way while 16 are added. There are zeros
- * up to a multiple of 512 elements; adding 0*0 changes nothing. */
-template <int E> __device__ __forceinline__ void column(float (&u)[16], const float *stage, int i) /* i a multiple of 16 */
+/* The lane tree of squares of the shared row, by one warp: 16 terms of a lane are added while the next 16 are on their way. There are zeros
+ * up to a multiple of 512 elements, adding 0*0 changes nothing, and behind them room for 512 that are loaded only. */
+__device__ __forceinline__ float squares(const float *stage, int n)
 {
-    int lane = threadIdx.x % 32 ^ (E == 8 ? i >> 2 & 16 : 0);
-#pragma unroll
-    for (int j = 0; j < 16; j++) u[j] = stage[32 * i + place<E>(32 * j + lane)];
-}
-template <int E> __device__ __forceinline__ float squares(const float *stage, int n)
-{
+    uint32_t p = address(stage + threadIdx.x % 32);
     float sum = 0, a[16], b[16];
-    int terms = (n + 31) / 32;
-    column<E>(a, stage, 0);
-    for (int i = 0; i < terms; i += 32) {
-        if (i + 16 < terms) column<E>(b, stage, i + 16);
-        each<16>([&](int j) { sum = cb_fma(a[j], a[j], sum); });
-        if (i + 16 >= terms) break;
-        if (i + 32 < terms) column<E>(a, stage, i + 32);
-        each<16>([&](int j) { sum = cb_fma(b[j], b[j], sum); });
+    each<16>([&](int j) { a[j] = lds_float(p + 4 * place(32 * j)); });
+    for (int i = 512;; i += 1024) { /* the next element to be loaded */
+        p += 4 * place(512);
+        each<16>([&](int j) {
+            b[j] = lds_float(p + 4 * place(32 * j));
+            sum = cb_fma(a[j], a[j], sum);
+        });
+        if (i >= n) break;
+        p += 4 * place(512) + (i % 2048 == 1536 ? 4 * 16 : 0);
+        each<16>([&](int j) {
+            a[j] = lds_float(p + 4 * place(32 * j));
+            sum = cb_fma(b[j], b[j], sum);
+        });
+        if (i + 512 >= n) break;
     }
 #pragma unroll
     for (int w = 16; w; w /= 2) sum = sum + __shfl_xor_sync(FULL, sum, w); /* the fold, which is the same from both sides */
@@ -127,14 +120,15 @@ template <int E> __device__ __forceinline__ float squares(const float *stage, in
 
 /* ---- norms ---- */
 
-/* What a row is multiplied by, for all threads. */
-template <int E> __device__ __forceinline__ void sum_up(chain<E> &c, float eps)
+/* What a row is multiplied by, for all threads. The weight comes meanwhile: earlier it would stand in registers that loads want. */
+template <int E> __device__ __forceinline__ void sum_up(chain<E> &c, float eps, const float *weight, float (&w)[E])
 {
     stage(c);
+    if (weight) fetch_vector(c, w, weight);
     __syncthreads();
     if (threadIdx.x < 32) {
-        float ss = squares<E>(c.shared, c.a.width);
-        float mean = c.a.inverse != 0 ? ss * c.a.inverse : ss / (float)c.a.width;
+        float ss = squares(c.shared, c.a.width);
+        float mean = __builtin_expect(c.a.inverse != 0, 1) ? ss * c.a.inverse : ss / (float)c.a.width;
         float inv = 1.0f / sqrtf(mean + eps);
         if (threadIdx.x == 0) c.t.inv = inv;
     }
@@ -142,10 +136,14 @@ template <int E> __device__ __forceinline__ void sum_up(chain<E> &c, float eps)
     c.inv = c.t.inv;
 }
 
-template <int E> __device__ __forceinline__ void scale_row(chain<E> &c, const float *weight, const float (&w)[E])
+/* again: the row's squares are summed up already. */
+template <int E> __device__ __forceinline__ void norm(chain<E> &c, const cu_few_op &o, bool again)
 {
+    float w[E];
+    if (!again) sum_up(c, o.f, o.w, w);
+    else if (o.w) fetch_vector(c, w, o.w);
     each<E>([&](int i) { c.v[i] = c.v[i] * c.inv; });
-    if (weight) each<E>([&](int i) { c.v[i] = c.v[i] * w[i]; });
+    if (o.w) each<E>([&](int i) { c.v[i] = c.v[i] * w[i]; });
 }
 
 /* ---- Hadamard ---- */
@@ -157,57 +155,57 @@ template <int N> __device__ __forceinline__ void across(float (&u)[N], int w)
     each<N>([&](int k) { u[k] = cb_fma(u[k], sign, __shfl_xor_sync(FULL, u[k], w)); }); /* a + b below, a - b above */
 }
 
-/* R strides from 256 on, of E >> R sets of values a thread. */
-template <int E, int R> __device__ __forceinline__ void wide_strides(float *stage, int n)
+/* R strides from 256 on, of 8 >> R sets of values a thread. */
+template <int R> __device__ __forceinline__ void wide_strides(float *stage, int n)
 {
-    if (threadIdx.x >= n / E) return;
+    if (threadIdx.x >= n / 8) return;
 #pragma unroll
-    for (int m = 0; m < E >> R; m++) {
-        int set = m * (n / E) + threadIdx.x, at = ((set >> 8) << (8 + R)) + (set & 255);
-        float u[1 << R];
-        each<1 << R>([&](int k) { u[k] = stage[place<E>(at + 256 * k)]; });
+    for (int m = 0; m < 8 >> R; m++) {
+        int set = m * (n / 8) + threadIdx.x;
+        float u[1 << R], *p = stage + place(((set >> 8) << (8 + R)) + (set & 255));
+        each<1 << R>([&](int k) { u[k] = p[place(256) * k]; });
         cross(u, 1, 1 << R);
-        each<1 << R>([&](int k) { stage[place<E>(at + 256 * k)] = u[k]; });
+        each<1 << R>([&](int k) { p[place(256) * k] = u[k]; });
     }
 }
 /* Four of them: two lanes share 16, half a block apart. */
 __device__ __forceinline__ void four_wide_strides(float *stage, int n)
 {
-    int t = threadIdx.x, at = (t >> 9) * 4096 + (t & 16) * 128 + (t >> 5 & 15) * 16 + (t & 15);
-    float u[8];
+    int t = threadIdx.x;
+    float u[8], *p = stage + place((t >> 9) * 4096 + (t & 16) * 128 + (t >> 5 & 15) * 16 + (t & 15));
     if (t >= n / 8) return; /* whole warps */
-    each<8>([&](int k) { u[k] = stage[place<8>(at + 256 * k)]; });
+    each<8>([&](int k) { u[k] = p[place(256) * k]; });
     cross(u, 1, 8);
     across(u, 16);
-    each<8>([&](int k) { stage[place<8>(at + 256 * k)] = u[k]; });
+    each<8>([&](int k) { p[place(256) * k] = u[k]; });
 }
 
-/* Strides below 256 that a thread's own elements do not reach: a warp has 32*E neighbours, a thread E that are E apart. Lanes hold the rest. */
-template <int E> __device__ __forceinline__ void warp_strides(chain<E> &c, int block)
+/* Strides below 256 that a thread's own elements do not reach: a warp has 256 neighbours, a thread 8 that are 8 apart. Lanes hold the rest. */
+__device__ __forceinline__ void warp_strides(float *stage, int block)
 {
-    int lane = threadIdx.x % 32, first = E * (threadIdx.x - lane) + (lane >> 3) * 64 + (lane & 7);
-    float u[E];
-    stage(c);
-    __syncwarp();
-    each<E>([&](int k) { u[k] = c.shared[place<E>(first + E * k)]; });
-    cross(u, E, block);
+    int lane = threadIdx.x % 32;
+    float u[8], *p = stage + place(8 * (threadIdx.x - lane) + (lane >> 3) * 64 + (lane & 7));
+    each<8>([&](int k) { u[k] = p[place(8 * k)]; });
+    cross(u, 8, block);
     if (block > 64) across(u, 8);
     if (block > 128) across(u, 16);
-    each<E>([&](int k) { c.shared[place<E>(first + E * k)] = u[k]; });
+    each<8>([&](int k) { p[place(8 * k)] = u[k]; });
 }
 
 /* Strides ascend. Each pass stores where it has loaded. */
-template <int E> __device__ __forceinline__ void rotate(chain<E> &c, int block)
+__device__ __forceinline__ void rotate(chain<8> &c, int block)
 {
     cross(c.v, 1, block);
-    if (block <= E) return;
-    warp_strides(c, block);
+    if (block <= 8) return;
+    stage(c);
+    __syncwarp();
+    warp_strides(c.shared, block);
     if (block > 256) {
         int n = c.a.width;
         __syncthreads();
-        if (block == 512) wide_strides<E, 1>(c.shared, n);
-        else if (block == 1024) wide_strides<E, 2>(c.shared, n);
-        else if (block == 2048) wide_strides<E, 3>(c.shared, n);
+        if (block == 512) wide_strides<1>(c.shared, n);
+        else if (block == 1024) wide_strides<2>(c.shared, n);
+        else if (block == 2048) wide_strides<3>(c.shared, n);
         else four_wide_strides(c.shared, n);
         __syncthreads();
     } else __syncwarp();
@@ -238,12 +236,20 @@ template <int E> __device__ __forceinline__ uint32_t most_of(const float (&u)[E]
     return max(m[0], m[1]);
 }
 
-/* The numbers of a group, which L neighbouring lanes share; m: bits of this thread's largest magnitude. */
-template <int E, int L> __device__ __forceinline__ void fix(const float (&u)[E], uint32_t m, ints<E> &r)
+/* CB_XI_MAX / most for CB_TINY <= most < 2^128, as IEEE has it: the steps of the compiler's own division, without its branch for what leaves the
+ * normal range. Nothing does: an exact factor keeps large ones away from the end. */
+__device__ __forceinline__ float steps_of(float most)
 {
-#pragma unroll
-    for (int w = 1; w < L; w *= 2) m = max(m, __shfl_xor_sync(FULL, m, w));
-    float most = __uint_as_float(m), inv = most < CB_TINY ? 0 : CB_XI_MAX / most;
+    float s = most < 0x1p64f ? 1.0f : 0x1p-64f, b = most * s, r = reciprocal_about(b);
+    r = cb_fma(cb_fma(-b, r, 1.0f), r, r);
+    float q = (float)CB_XI_MAX * r;
+    return cb_fma(cb_fma(-b, q, (float)CB_XI_MAX), r, q) * s;
+}
+
+/* The numbers of a group, which `lanes` neighbouring lanes share; m: bits of its largest magnitude. */
+template <int E> __device__ __forceinline__ void fix(const float (&u)[E], uint32_t m, int lanes, ints<E> &r)
+{
+    float most = __uint_as_float(m), inv = most < CB_TINY ? 0 : steps_of(most < CB_TINY ? CB_TINY : most);
     r.dx = most < CB_TINY ? 0 : most * CB_XI_INV;
     r.sum = 0;
     each<E>([&](int i) {
@@ -251,54 +257,59 @@ template <int E, int L> __device__ __forceinline__ void fix(const float (&u)[E],
         r.sum += (int)(r.t[i] - 0x4b400000u);
     });
 #pragma unroll
-    for (int w = 1; w < L; w *= 2) r.sum += __shfl_xor_sync(FULL, r.sum, w);
-}
-
-template <int N> __device__ __forceinline__ void put_bytes(int8_t *p, const uint32_t *w)
-{
-    if constexpr (N == 16) *(uint4 *)p = make_uint4(w[0], w[1], w[2], w[3]);
-    else if constexpr (N == 8) *(uint2 *)p = make_uint2(w[0], w[1]);
-    else if constexpr (N == 4) *(uint32_t *)p = w[0];
-    else if constexpr (N == 2) *(uint16_t *)p = (uint16_t)w[0];
-    else *(uint8_t *)p = (uint8_t)w[0];
-}
-
-/* p: place of the thread's first element. A byte of a weight holds P elements: so many planes, and the low halves behind them. */
-template <int E, int P> __device__ __forceinline__ void put_planes(int8_t *p, const uint32_t (&t)[E])
-{
-    constexpr int N = E / P, WORDS = (N + 3) / 4;
-#pragma unroll
-    for (int j = 0; j < P; j++) {
-        uint32_t lo[WORDS], hi[WORDS];
-#pragma unroll
-        for (int k = 0; k < WORDS; k++) {
-            uint32_t a = t[j + 4 * P * k];
-            lo[k] = a;
-            hi[k] = a + 128 >> 8;
-            if constexpr (N >= 2) {
-                uint32_t b = t[j + 4 * P * k + P];
-                lo[k] = __byte_perm(a, b, 0x0040);
-                hi[k] = __byte_perm(a + 128, b + 128, 0x0051);
-            }
-            if constexpr (N >= 4) {
-                uint32_t b = t[j + 4 * P * k + 2 * P], d = t[j + 4 * P * k + 3 * P];
-                lo[k] = __byte_perm(lo[k], __byte_perm(b, d, 0x0040), 0x5410);
-                hi[k] = __byte_perm(hi[k], __byte_perm(b + 128, d + 128, 0x0051), 0x5410);
-            }
-        }
-        put_bytes<N>(p + 64 * j, hi);
-        put_bytes<N>(p + 64 * (P + j), lo);
+    for (int w = 1; w < 128 / E; w *= 2) {
+        int other = __shfl_xor_sync(FULL, r.sum, w);
+        r.sum += w < lanes ? other : 0;
     }
 }
 
-/* To row `row` of the planes; e: the thread's first element in the whole row. */
+/* Bytes to planes that are 64 bytes apart, pack of them; p: place of the first. */
+template <int E> __device__ __forceinline__ void put_planes(int8_t *p, int pack, const uint32_t (&w)[E / 4])
+{
+    if constexpr (E == 8) {
+        uint32_t a = __byte_perm(w[0], w[1], pack == 1 ? 0x3210 : pack == 2 ? 0x6420 : 0x5140);
+        uint32_t b = __byte_perm(w[0], w[1], pack == 1 ? 0x7654 : pack == 2 ? 0x7531 : 0x7362);
+        if (pack < 4) {
+            *(uint32_t *)p = a;
+            *(uint32_t *)(p + (pack == 1 ? 4 : 64)) = b;
+        } else {
+            *(uint16_t *)p = (uint16_t)a;
+            *(uint16_t *)(p + 64) = (uint16_t)(a >> 16);
+            *(uint16_t *)(p + 128) = (uint16_t)b;
+            *(uint16_t *)(p + 192) = (uint16_t)(b >> 16);
+        }
+    } else {
+        uint32_t a = __byte_perm(w[0], 0, pack == 2 ? 0x3120 : 0x3210);
+        if (pack == 1) *(uint32_t *)p = a;
+        else if (pack == 2) {
+            *(uint16_t *)p = (uint16_t)a;
+            *(uint16_t *)(p + 64) = (uint16_t)(a >> 16);
+        } else {
+            p[0] = (int8_t)a;
+            p[64] = (int8_t)(a >> 8);
+            p[128] = (int8_t)(a >> 16);
+            p[192] = (int8_t)(a >> 24);
+        }
+    }
+}
+
+/* To row `row` of the planes; e: the thread's first element in the whole row. A byte of a weight holds `pack` elements: so many planes of high
+ * halves, and those of the low ones behind them. */
 template <int E> __device__ __forceinline__ void put(const chain<E> &c, const cu_planes &q, int row, int e, const ints<E> &r)
 {
-    if (2 * e >= q.stride) return;
-    int8_t *p = q.planes + (size_t)row * q.stride;
-    if (q.pack == 1) put_planes<E, 1>(p + 2 * (e & ~63) + (e & 63), r.t);
-    else if (q.pack == 2) put_planes<E, 2>(p + 2 * (e & ~127) + (e & 127) / 2, r.t);
-    else put_planes<E, 4>(p + 2 * (e & ~255) + (e & 255) / 4, r.t);
+    int in = e & (64 * q.pack - 1);
+    int8_t *p = q.planes + (size_t)row * q.stride + 2 * (e - in) + (in >> (q.pack >> 1));
+    uint32_t hi[E / 4], lo[E / 4];
+#pragma unroll
+    for (int k = 0; k < E / 4; k++) {
+        const uint32_t *t = r.t + 4 * k;
+        lo[k] = __byte_perm(__byte_perm(t[0], t[1], 0x0040), __byte_perm(t[2], t[3], 0x0040), 0x5410);
+        hi[k] = __byte_perm(__byte_perm(t[0] + 128, t[1] + 128, 0x0051), __byte_perm(t[2] + 128, t[3] + 128, 0x0051), 0x5410);
+    }
+    touch((uint64_t)p + hi[0] + lo[E / 4 - 1]); /* fetch the code of all this in any case */
+    if (!c.live || 2 * e >= q.stride) return;
+    put_planes<E>(p, q.pack, hi);
+    put_planes<E>(p + 64 * q.pack, q.pack, lo);
     if (c.e < c.a.width && (e & (q.group - 1)) == 0) {
         int g = row * q.n_groups + (e >> (31 - __clz(q.group)));
         q.dx[g] = r.dx;
@@ -306,42 +317,13 @@ template <int E> __device__ __forceinline__ void put(const chain<E> &c, const cu
     }
 }
 
-/* The numbers of v, in groups of L lanes; or (remainder) those of what they leave of v. */
-template <int E, int L> __device__ __forceinline__ void fix_both(const float (&v)[E], uint32_t m, bool remainder, ints<E> &r)
-{
-    fix<E, L>(v, m, r);
-    if (!remainder) return;
-    float u[E];
-    each<E>([&](int i) { u[i] = r.dx != 0 ? rest(v[i], r.t[i], r.dx) : v[i]; });
-    fix<E, L>(u, most_of(u), r);
-}
-
-/* Their place is the row's, or that of its remainder. n ops share them. */
-template <int E> __device__ __forceinline__ void numbers(const chain<E> &c, const float (&v)[E], uint32_t m, const cu_few_op *o, int n, int e, bool remainder)
-{
-    ints<E> r;
-    switch (o->u.q.group) {
-    case 64: fix_both<E, 64 / E>(v, m, remainder, r); break;
-    case 128: fix_both<E, 128 / E>(v, m, remainder, r); break;
-    case 32: fix_both<E, 32 / E>(v, m, remainder, r); break;
-    default: fix_both<E, 16 / E>(v, m, remainder, r);
-    }
-    for (int k = 0; k < n; k++) put(c, o[k].u.q, remainder ? o[k].u.q.n_rows + c.row : c.row, e, r);
-}
-
 /* ---- does a row have a remainder? ---- */
 
-/* A warp's largest magnitude and sum of squares, for all warps. */
-template <int E> __device__ __forceinline__ void tell(const chain<E> &c, uint32_t m)
+/* A warp's largest magnitude and sum of squares, for all warps; and what all of them told. */
+template <int E> __device__ __forceinline__ void tell(const chain<E> &c, uint32_t most, float sum)
 {
-    float s[2] = {0, 0};
-    each<E>([&](int i) { s[i & 1] = cb_fma(c.v[i], c.v[i], s[i & 1]); });
-    float sum = s[0] + s[1];
-#pragma unroll
-    for (int w = 16; w; w /= 2) sum += __shfl_xor_sync(FULL, sum, w);
-    m = __reduce_max_sync(FULL, m);
     if (threadIdx.x % 32) return;
-    ((uint32_t *)c.t.most[c.turn])[threadIdx.x / 32] = m;
+    ((uint32_t *)c.t.most[c.turn])[threadIdx.x / 32] = most;
     ((float *)c.t.squares[c.turn])[threadIdx.x / 32] = sum;
 }
 template <int E> __device__ __forceinline__ void hear(const chain<E> &c, uint32_t &most, float &sum)
@@ -357,9 +339,6 @@ template <int E> __device__ __forceinline__ void hear(const chain<E> &c, uint32_
     sum = (s.x + s.y) + (s.z + s.w);
 }
 
-/* Rarely wanted: out of the way. */
-template <int E> __device__ __noinline__ float squares_again(const float *stage, int n) { return squares<E>(stage, n); }
-
 /* All threads agree. */
 template <int E> __device__ __forceinline__ bool has_remainder(chain<E> &c, const cu_few_op &o)
 {
@@ -368,11 +347,14 @@ template <int E> __device__ __forceinline__ bool has_remainder(chain<E> &c, cons
     __syncthreads();
     hear(c, most, sum);
     int w = wants(energy_of(most), sum, o.f);
-    if (w >= 0) return w;
+    if (__builtin_expect(w >= 0, 1)) return w;
     stage(c);
     __syncthreads();
-    if (threadIdx.x < 32) {
-        float ss = squares_again<E>(c.shared, c.a.width);
+    if (threadIdx.x < 32) { /* rarely: short code */
+        float ss = 0;
+#pragma unroll 1
+        for (int i = threadIdx.x; i < c.a.width; i += 32) ss = cb_fma(c.shared[place(i)], c.shared[place(i)], ss);
+        ss = lane_fold(ss);
         if (threadIdx.x == 0) c.t.more = energy_of(most) > o.f * ss;
     }
     __syncthreads();
@@ -430,78 +412,125 @@ template <int E> __device__ __forceinline__ bool ends_row(chain<E> &c, const cu_
     return c.t.more;
 }
 
-/* A value that is quantised, in the same groups for n ops in a row. The remainder is made by the same code: it is rare. PARTS: the row may be
- * shared by several thread blocks. */
+/* A value that is quantised, in the same groups for n ops in a row. PARTS: the row may be shared by several thread blocks; the last one to be
+ * done makes the remainders of all parts, from memory. That is rare, so it is done by the same code: what a launch has not fetched of its code
+ * costs more than the steps themselves. */
 template <bool PARTS, int E> __device__ __forceinline__ void quant(chain<E> &c, const cu_few_op *o, int n)
 {
-    uint32_t m = most_of(c.v);
-    if (o->u.q.flag) tell(c, m);
-    if (m >= 0x7f800000u) report_bad(c.a.step, o->op);
+    enum { ROW, PART, REST } what = ROW; /* what u is: rests of parts that are not this block's begin with the part */
+    int e = c.first + c.e, left = 0, lanes = o->u.q.group / E;
     float u[E];
     each<E>([&](int i) { u[i] = c.v[i]; });
-    int e = c.first + c.e, left = 0; /* remainders of parts to be made */
 #pragma unroll 1
-    for (bool more = false;;) {
-        numbers(c, u, m, o, n, e, more);
-        if (!more) {
-            if (!o->u.q.flag) break;
-            if (PARTS && c.a.n_parts > 1) more = ends_row(c, o, n);
+    for (;;) {
+        uint32_t m = most_of(u), most = __reduce_max_sync(FULL, m);
+        float sum[2] = {0, 0};
+        each<E>([&](int i) { sum[i & 1] = cb_fma(u[i], u[i], sum[i & 1]); });
+        sum[0] += sum[1];
+#pragma unroll
+        for (int w = 1; w < 32; w *= 2) { /* side by side */
+            sum[0] += __shfl_xor_sync(FULL, sum[0], w);
+            uint32_t other = w < 128 / E ? __shfl_xor_sync(FULL, m, w) : 0;
+            m = max(m, w < lanes ? other : 0);
+        }
+        ints<E> r;
+        fix(u, m, lanes, r);
+        if (what == ROW) {
+            tell(c, most, sum[0]);
+            if (__builtin_expect(most >= 0x7f800000u, 0)) report_bad(c.a.step, o->op);
+        }
+        for (int k = 0; k < n && what != PART; k++) put(c, o[k].u.q, what == REST ? o[k].u.q.n_rows + c.row : c.row, e, r);
+        if (what == ROW && o->u.q.flag) {
+            bool more;
+            if (PARTS && c.a.n_parts > 1) more = c.live && ends_row(c, o, n);
             else {
                 more = has_remainder(c, *o);
-                for (int k = 0; k < n && threadIdx.x == 0; k++) o[k].u.q.flag[c.row] = more;
+                for (int k = 0; k < n && threadIdx.x == 0 && c.live; k++) o[k].u.q.flag[c.row] = more;
             }
             left = !more ? 0 : PARTS ? c.a.n_parts : 1;
         }
-        if (left-- == 0) break;
-        if (!PARTS || c.a.n_parts == 1) continue;
-        e = left * c.a.width + c.e;
-        each<E>([&](int i) { u[i] = c.e < c.a.width ? __ldcg(o->out + (size_t)c.row * o->out_stride + e + i) : 0; });
-        m = most_of(u);
+        if (__builtin_expect(what != PART && left == 0, 1)) break;
+        if (PARTS && c.a.n_parts > 1 && what != PART) {
+            what = PART;
+            e = --left * c.a.width + c.e;
+            each<E>([&](int i) { u[i] = c.e < c.a.width ? __ldcg(o->out + (size_t)c.row * o->out_stride + e + i) : 0; });
+            continue;
+        }
+        if (!PARTS || c.a.n_parts == 1) left = 0;
+        what = REST;
+        each<E>([&](int i) { u[i] = r.dx != 0 ? rest(u[i], r.t[i], r.dx) : u[i]; });
     }
     c.turn ^= 1;
 }
 
 /* ---- element by element ---- */
 
-template <int E> __device__ __forceinline__ void glu(chain<E> &c, int act, const float (&b)[E])
+/* a / b as IEEE has it: the steps are those of the compiler's own division, which has a branch for what leaves the normal range in each. Here
+ * E of them stand side by side and one question is asked for all: no power of two between 2^-63 and 2^63 takes anything out of it. */
+template <int E> __device__ __forceinline__ void divide(float (&q)[E], const float (&a)[E], const float (&b)[E])
 {
-    switch (act) {
-    case CB_ACT_SILU: each<E>([&](int i) { c.v[i] = cb_siluf(c.v[i]) * b[i]; }); break;
-    case CB_ACT_GELU_TANH: each<E>([&](int i) { c.v[i] = cb_gelu_tanhf(c.v[i]) * b[i]; }); break;
-    default: each<E>([&](int i) { c.v[i] = cb_sigmoidf(c.v[i]) * b[i]; });
-    }
+    bool usual = true;
+    auto fits = [](float x) { return (__float_as_uint(x) & 0x7fffffff) - 0x20000000u < 0x3f000000u; };
+    each<E>([&](int i) { usual &= (fits(a[i]) || __float_as_uint(a[i]) == 0) && fits(b[i]); });
+    if (__builtin_expect(usual, 1)) each<E>([&](int i) {
+        float r = reciprocal_about(b[i]);
+        r = cb_fma(cb_fma(-b[i], r, 1.0f), r, r);
+        float t = a[i] * r;
+        q[i] = cb_fma(cb_fma(-b[i], t, a[i]), r, t);
+    });
+    else
+#pragma unroll 1
+        for (int i = 0; i < E; i++) {
+            float x = 0, y = 1; /* registers have no index */
+            each<E>([&](int k) { if (k == i) x = a[k], y = b[k]; });
+            x = x / y;
+            each<E>([&](int k) { if (k == i) q[k] = x; });
+        }
 }
 
-/* Eight experts' loads are under way together. */
-template <int E> __device__ __forceinline__ void moe_sum(chain<E> &c, const cu_few_op &o)
+/* All activations are a division by 1 + e^something (kernels/num.h). */
+template <int E> __device__ __forceinline__ void glu(chain<E> &c, int act, const float (&b)[E])
 {
-    const float *y = o.u.sum.y + (size_t)c.row * o.n * o.u.sum.y_stride + c.first + c.e;
+    float x[E], a[E], d[E];
+    each<E>([&](int i) { x[i] = -c.v[i]; });
+    if (act == CB_ACT_GELU_TANH) each<E>([&](int i) { x[i] = (c.v[i] * -1.5957691216057308f) * cb_fma(c.v[i] * c.v[i], 0.044715f, 1.0f); });
+    each<E>([&](int i) {
+        d[i] = 1.0f + cb_expf(x[i]);
+        a[i] = act == CB_ACT_SILU || act == CB_ACT_GELU_TANH ? c.v[i] : 1.0f;
+    });
+    divide(x, a, d);
+    each<E>([&](int i) { c.v[i] = x[i] * b[i]; });
+}
+
+/* The loads of N experts, 4 or 8, are under way together, of a lane beyond the row those of its beginning. */
+template <int N, int E> __device__ __forceinline__ void moe_sum(chain<E> &c, const cu_few_op &o)
+{
+    bool in = c.e < c.a.width;
+    const float *y = o.u.sum.y + (size_t)c.row * o.n * o.u.sum.y_stride + c.first + (in ? c.e : 0);
     const float *w = o.u.sum.route + (size_t)c.row * o.u.sum.route_stride + o.n;
     size_t stride = o.u.sum.y_stride;
-    each<E>([&](int i) { c.v[i] = 0; });
-    if (c.e >= c.a.width) return;
     int j = 0;
-    for (; j + 8 <= o.n; j += 8) {
-        float weight[8];
-        each<8>([&](int k) { weight[k] = w[j + k]; });
-#pragma unroll
-        for (int q = 0; q < E; q += 4) {
-            float4 u[8];
-            each<8>([&](int k) { u[k] = *(const float4 *)(y + (j + k) * stride + q); });
-            each<8>([&](int k) {
-                c.v[q] = cb_fma(weight[k], u[k].x, c.v[q]);
-                c.v[q + 1] = cb_fma(weight[k], u[k].y, c.v[q + 1]);
-                c.v[q + 2] = cb_fma(weight[k], u[k].z, c.v[q + 2]);
-                c.v[q + 3] = cb_fma(weight[k], u[k].w, c.v[q + 3]);
-            });
-        }
+    each<E>([&](int i) { c.v[i] = 0; });
+    for (; j + N <= o.n; j += N) {
+        float weight = c.live ? w[j + threadIdx.x % N] : 0, u[N][E]; /* one register for all weights */
+        if (__builtin_expect(c.live, 1)) each<N>([&](int k) {
+            load(u[k], y);
+            y += stride;
+        });
+        else each<N>([&](int k) { each<E>([&](int i) { u[k][i] = 0; }); });
+        each<N>([&](int k) {
+            float by = __shfl_sync(FULL, weight, k);
+            each<E>([&](int i) { c.v[i] = cb_fma(by, u[k][i], c.v[i]); });
+        });
     }
 #pragma unroll 1
-    for (; j < o.n; j++) {
-        float u[E], weight = w[j];
-        load(u, y + j * stride);
-        each<E>([&](int i) { c.v[i] = cb_fma(weight, u[i], c.v[i]); });
+    for (; j < o.n && c.live; j++) {
+        float u[E];
+        load(u, y);
+        each<E>([&](int i) { c.v[i] = cb_fma(w[j], u[i], c.v[i]); });
+        y += stride;
     }
+    if (!in) each<E>([&](int i) { c.v[i] = 0; });
 }
 
 /* ---- beside the chain ---- */
@@ -517,9 +546,10 @@ __device__ __forceinline__ void tables(const cu_rows_few &a, int row)
 }
 
 /* What needs nothing of it, by the thread block behind the parts. */
-__device__ __noinline__ void side(const cu_rows_few &a, int row)
+/* What needs nothing of it, by the thread block behind the parts. */
+__device__ __noinline__ void side(const cu_rows_few &a, int row, float *shared)
 {
-    if (a.has_route && threadIdx.x < 32) route(a.route, a.step, row);
+    if (a.has_route && threadIdx.x < 32) route(a.route, a.step, row, (uint2 *)shared, true);
     tables(a, row);
 }
 
@@ -527,7 +557,7 @@ __device__ __noinline__ void side(const cu_rows_few &a, int row)
 template <int E> __device__ __forceinline__ void clear(float *shared, told &t)
 {
     int n = E * (int)blockDim.x;
-    for (int i = n + (int)threadIdx.x; i < (n + 511) / 512 * 512; i += blockDim.x) shared[i] = 0; /* behind the row */
+    for (int i = n + (int)threadIdx.x; i < (n + 511) / 512 * 512; i += blockDim.x) shared[place(i)] = 0; /* behind the row */
     if (threadIdx.x < 2 * WARPS) ((uint32_t *)t.most)[threadIdx.x] = ((uint32_t *)t.squares)[threadIdx.x] = 0;
     __syncthreads();
 }

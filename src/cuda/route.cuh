@@ -13,79 +13,94 @@ __device__ __forceinline__ unsigned ordered(float v)
 }
 __device__ __forceinline__ float from_ordered(unsigned u) { return __uint_as_float(u & 0x80000000u ? u & 0x7fffffff : ~u); }
 
-/* A lane holds the logits of the PER experts lane, lane + 32, .. and what is chosen at ranks lane and lane + 32. One warp. */
-template <int PER> __device__ __forceinline__ void route_in_registers(const cu_route &r, cu_step *step, int row)
+enum { MOST_CHOSEN = 64 }; /* CB_MAX_TOP_K */
+
+/* A lane holds the logits of the PER experts lane, lane + 32, .. of n. chosen: keys and experts by rank, in shared memory. One warp. A round
+ * asks all lanes once, and again only where two have equal logits. */
+template <int PER> __device__ __forceinline__ void choose(const float (&u)[PER], int n, int k, uint2 *chosen)
 {
-    int lane = threadIdx.x % 32, n = r.n, k = r.k, id[2] = {lane, lane + 32};
-    const float *z = r.z + (size_t)row * r.z_stride;
-    float *y = r.y + (size_t)row * r.y_stride;
-    float u[PER], p[2] = {0, 0}, m = 0, all = 1, sum = 0;
+    int lane = threadIdx.x % 32;
     unsigned key[PER];
+#pragma unroll
+    for (int j = 0; j < PER; j++) key[j] = lane + 32 * j < n ? ordered(u[j]) : 0;
+#pragma unroll 1
+    for (int i = 0; i < k; i++) {
+        unsigned mine = 0, at = 0;
+#pragma unroll
+        for (int j = 0; j < PER; j++) mine = max(mine, key[j]);
+#pragma unroll
+        for (int j = PER; j--;) at = key[j] == mine ? (unsigned)(lane + 32 * j) : at;
+        bool wins = mine == __reduce_max_sync(FULL, mine);
+        unsigned equal = __ballot_sync(FULL, wins);
+        if (equal & (equal - 1)) wins &= at == __reduce_min_sync(FULL, wins ? at : ~0u);
+        if (wins) chosen[i] = make_uint2(mine, at);
+        if (!wins) at = ~0u;
+#pragma unroll
+        for (int j = 0; j < PER; j++) key[j] = (unsigned)(lane + 32 * j) == at ? 0 : key[j];
+    }
+}
+
+/* live: not before the launches ahead are done, with logits of 0 (row_chains.cu). */
+template <int PER> __device__ __forceinline__ void route_in_registers(const cu_route &r, cu_step *step, int row, uint2 *chosen, bool live)
+{
+    int lane = threadIdx.x % 32, n = r.n, k = r.k;
+    const float *z = r.z + (size_t)row * r.z_stride;
+    float *y = r.y + (size_t)row * r.y_stride, u[PER], sum = 0, all = 1;
     bool bad = false;
 #pragma unroll
-    for (int j = 0; j < PER; j++) u[j] = lane + 32 * j < n ? z[lane + 32 * j] : 0;
+    for (int j = 0; j < PER; j++) u[j] = live && lane + 32 * j < n ? z[lane + 32 * j] : 0;
 #pragma unroll
-    for (int j = 0; j < PER; j++) {
-        bad |= is_bad(u[j]);
-        key[j] = lane + 32 * j < n ? ordered(u[j]) : 0;
+    for (int j = 0; j < PER; j++) bad |= is_bad(u[j]);
+    if (__any_sync(FULL, bad)) {
+        report_bad(step, r.op);
+#pragma unroll
+        for (int j = 0; j < PER; j++) u[j] = 0; /* any k experts */
     }
-    bad = __any_sync(FULL, bad);
-    if (bad) report_bad(step, r.op);
-    for (int i = 0; i < k && !bad; i++) {
-        unsigned best = 0, at = ~0u;
-#pragma unroll
-        for (int j = 0; j < PER; j++) best = max(best, key[j]);
-        best = __reduce_max_sync(FULL, best);
-#pragma unroll
-        for (int j = 0; j < PER; j++) at = min(at, key[j] == best ? (unsigned)(lane + 32 * j) : ~0u);
-        at = __reduce_min_sync(FULL, at);
-#pragma unroll
-        for (int j = 0; j < PER; j++)
-            if (lane + 32 * j == (int)at) key[j] = 0;
-        float logit = from_ordered(best);
-        if (i == 0) m = logit;
-        if (lane == i) id[0] = (int)at, p[0] = logit;
-        if (lane + 32 == i) id[1] = (int)at, p[1] = logit;
-    }
+    choose(u, n, k, chosen);
+    __syncwarp();
+    float m = from_ordered(chosen[0].x);
+    __syncwarp(); /* before it is written */
     if (r.kind == CB_ROUTE_SOFTMAX_ALL) {
         float s = 0;
 #pragma unroll
-        for (int j = 0; j < PER; j++)
-            if (lane + 32 * j < n) s += cb_expf(u[j] - m);
+        for (int j = 0; j < PER; j++) s = lane + 32 * j < n ? s + cb_expf(u[j] - m) : s;
         all = lane_fold(s);
     }
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        p[h] = cb_expf(p[h] - m);
-        if (r.kind == CB_ROUTE_SOFTMAX_ALL) p[h] = p[h] / all;
+#pragma unroll 1
+    for (int i = lane; i < k; i += 32) {
+        float p = cb_expf(from_ordered(chosen[i].x) - m);
+        chosen[i].x = __float_as_uint(r.kind == CB_ROUTE_SOFTMAX_ALL ? p / all : p);
     }
-    for (int i = 0; i < k; i++) sum += __shfl_sync(FULL, i < 32 ? p[0] : p[1], i % 32);
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        int i = lane + 32 * h;
-        if (i >= k) break;
-        float v = p[h] / sum;
-        ((int32_t *)y)[i] = id[h];
-        y[k + i] = r.w ? v * r.w[id[h]] : v;
+    __syncwarp();
+#pragma unroll 8
+    for (int i = 0; i < k; i++) sum += __uint_as_float(chosen[i].x);
+#pragma unroll 1
+    for (int i = lane; i < k; i += 32) {
+        int id = (int)chosen[i].y;
+        float v = __uint_as_float(chosen[i].x) / sum;
+        if (!live) break;
+        ((int32_t *)y)[i] = id;
+        y[k + i] = r.w ? v * r.w[id] : v;
         if (!r.slots) continue;
         r.slots[i] = i;
         r.rows[i] = 0;
-        ((int4 *)r.tiles)[i] = make_int4(id[h], i, 1, k);
+        ((int4 *)r.tiles)[i] = make_int4(id, i, 1, k);
     }
-    if (r.slots && lane == 0) ((int4 *)r.tiles)[k] = make_int4(-1, 0, 0, 0);
+    if (r.slots && lane == 0 && live) ((int4 *)r.tiles)[k] = make_int4(-1, 0, 0, 0);
 }
 
-__device__ __forceinline__ void route(const cu_route &r, cu_step *step, int row)
+/* By one warp; chosen [MOST_CHOSEN]: its shared memory. */
+__device__ __forceinline__ void route(const cu_route &r, cu_step *step, int row, uint2 *chosen, bool live)
 {
-    if (r.n <= 256) route_in_registers<8>(r, step, row);
-    else route_in_registers<32>(r, step, row);
+    if (r.n <= 256) route_in_registers<8>(r, step, row, chosen, live);
+    else route_in_registers<32>(r, step, row, chosen, live);
 }
 
 /* The op CB_ROUTE of one row. */
-__device__ __forceinline__ void route_row(const cu_row_op &o, cu_step *step, const float *z, float *y)
+__device__ __forceinline__ void route_row(const cu_row_op &o, cu_step *step, const float *z, float *y, uint2 *chosen)
 {
     cu_route r = {z, o.w, y, NULL, NULL, NULL, 0, 0, o.n[0], o.n[1], o.n[2], o.op};
-    route(r, step, 0);
+    route(r, step, 0, chosen, true);
 }
 
 /* CB_MOE_SORT of a step of one row: each slot is a tile of its own, in any order. A warp or more. */

@@ -202,7 +202,8 @@ __device__ void op_hadamard(const row_ctx &c)
 
 __device__ void op_route(const row_ctx &c)
 {
-    if (threadIdx.x < 32) route_row(*c.o, c.step, c.x, c.y);
+    __shared__ uint2 chosen[MOST_CHOSEN];
+    if (threadIdx.x < 32) route_row(*c.o, c.step, c.x, c.y, chosen);
 }
 
 __device__ void op_moe_sum(const row_ctx &c)

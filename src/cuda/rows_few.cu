@@ -17,12 +17,11 @@ template <int E> __device__ __forceinline__ void one_op(chain<E> &c, const cu_fe
     float u[E];
     if (o.b) fetch(c, u, o.b, c.row, o.b_stride);
     else if (o.kind == CB_ADD) take(u, c.shared, o.from);
-    else if (o.w && o.kind != CB_SCALE) fetch(c, u, o.w, 0, 0);
+    else if (o.w && o.kind == CB_HADAMARD) fetch_vector(c, u, o.w);
     switch (o.kind) {
     case CB_EMBED: embed(c, c.v, o); break;
     case CB_RMSNORM:
-        if (!o.n) sum_up(c, o.f);
-        scale_row(c, o.w, u);
+        norm(c, o, o.n);
         break;
     case CB_HADAMARD: hadamard(c, o, u); break;
     case CB_GLU: glu(c, o.n, u); break;
@@ -37,7 +36,7 @@ template <int E> __device__ __forceinline__ void one_op(chain<E> &c, const cu_fe
         each<E>([&](int i) { c.v[i] = c.v[i] * s; });
         break;
     }
-    case CB_MOE_SUM: moe_sum(c, o); break;
+    case CB_MOE_SUM: moe_sum<4>(c, o); break;
     }
 }
 
@@ -52,10 +51,10 @@ template <int E> __device__ __forceinline__ void few(const cu_rows_few &a, float
     pdl_trigger();
     if (blockIdx.y == a.n_parts) {
         pdl_wait();
-        side(a, blockIdx.x);
+        side(a, blockIdx.x, shared);
         return;
     }
-    chain<E> c = {a, shared, t, (int)blockIdx.x, (int)blockIdx.y * a.width, E * (int)threadIdx.x, 0, 0, {}};
+    chain<E> c = {a, shared, t, (int)blockIdx.x, (int)blockIdx.y * a.width, E * (int)threadIdx.x, 0, true, 0, {}};
     clear<E>(shared, t);
     pdl_wait();
     for (int i = 0; i < a.n_ops; i++) {
@@ -85,7 +84,12 @@ extern "C" __global__ void __launch_bounds__(512, 2) k_rows_few8(const __grid_co
 /* A choice of experts with no chain beside it: a warp a row. */
 extern "C" __global__ void __launch_bounds__(32) k_route(const __grid_constant__ cu_rows_few a)
 {
+    __shared__ uint2 chosen[MOST_CHOSEN];
     pdl_trigger();
-    pdl_wait();
-    route(a.route, a.step, blockIdx.x);
+#pragma unroll 1
+    for (bool live = false;; live = true) {
+        if (live) pdl_wait();
+        route(a.route, a.step, blockIdx.x, chosen, live);
+        if (live) break;
+    }
 }

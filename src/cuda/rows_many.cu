@@ -574,5 +574,6 @@ extern "C" __global__ void __launch_bounds__(128) k_route_many(const __grid_cons
     pdl_wait();
     const cu_row_op &o = *a.ops;
     int row = blockIdx.x * 4 + threadIdx.x / 32;
-    if (row < a.n_rows) route_row(o, a.step, o.in[0] + (size_t)row * o.in_stride[0], o.out + (size_t)row * o.out_stride);
+    __shared__ uint2 chosen[4][MOST_CHOSEN];
+    if (row < a.n_rows) route_row(o, a.step, o.in[0] + (size_t)row * o.in_stride[0], o.out + (size_t)row * o.out_stride, chosen[threadIdx.x / 32]);
 }

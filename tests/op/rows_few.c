@@ -104,7 +104,7 @@ static work *begin(int n, int parts, int per)
     k->a = (cu_rows_few){.step = &k->step, .join = k->join, .width = n / parts, .n_parts = parts, .inverse = n & (n - 1) ? 0 : 1.0f / (float)n};
     k->per = per;
     k->threads = ((n / parts + 255) / 256 * 256 / per + 31) / 32 * 32;
-    k->shared = (k->threads * per + 511) / 512 * 512;
+    k->shared = CU_FEW_ROOM(k->threads * per) * 32;
     return k;
 }
 
