@@ -96,17 +96,30 @@ struct walk {
     }
 };
 
+/* The next launch may begin when all blocks have called pdl_trigger(): at once, or, where an earlier launch may still make the list of experts, when
+ * that is there, so that launches behind find it made even before their own input is. */
+__device__ __forceinline__ void wait_and_trigger(const cu_stream &a)
+{
+    pdl_wait();
+    if (a.wait_first) pdl_trigger();
+}
+
 /* Rows of a plain part are taken CU_STREAM_PASS at a time, and its tiles fetched for each. */
 __device__ __forceinline__ int passes_of(const cu_linear &p) { return p.tiles ? 1 : (p.n_rows + CU_STREAM_PASS - 1) / CU_STREAM_PASS; }
 
 __device__ __forceinline__ void bring(const cu_stream &a, const int2 *range, uint32_t sm)
 {
     int slot = 0, parity = 1, thread = threadIdx.x - 32 * WARPS;
+    bool waited = false;
     for (int i = 0; i < a.n_parts; i++) {
         const cu_linear &p = a.part[i];
         const cu_cut &cut = a.cut[i];
         int t = range[i].x, end = range[i].y, e = 0, tile = t, row_bytes = (int)p.w.row_bytes;
         if (t >= end) continue;
+        if (p.tiles && !waited && a.wait_first) {
+            wait_and_trigger(a);
+            waited = true;
+        }
         if (p.tiles) e = t / cut.tiles, tile = t - e * cut.tiles;
         int of_scales = p.w.n_groups * (p.w.scale_type == CU_S_F32 ? 4 : 2), among = p.w.biases ? COPIERS / 2 : COPIERS, bias = thread >= among;
         walk codes, scales;
@@ -296,9 +309,9 @@ struct loaded {
     int row0;
 };
 
-__device__ __forceinline__ void wait_for_input(worker &me)
+__device__ __forceinline__ void wait_for_input(const cu_stream &a, worker &me)
 {
-    if (!me.waited) pdl_wait();
+    if (!me.waited) wait_and_trigger(a);
     me.waited = true;
 }
 
@@ -307,7 +320,7 @@ template <class F> __device__ __forceinline__ void load_rows(const cu_stream &a,
 {
     unsigned f[CU_STREAM_PASS], flags = 0;
     if (me.waited) meet(); /* what stands there is no longer needed */
-    wait_for_input(me);
+    wait_for_input(a, me);
     if (p.x.flag) {
 #pragma unroll
         for (int r = 0; r < CU_STREAM_PASS; r++) f[r] = r < n ? p.x.flag[row0 + r] : 0;
@@ -410,7 +423,7 @@ template <class F, int SEGS> __device__ __forceinline__ void one_row(const cu_st
     if (!here) {
         copy.begin(a, p.x, me.sm, p.x_step ? e : 0, n_x, threadIdx.x);
         if (me.waited) meet(); /* what stands there is no longer needed */
-        wait_for_input(me);
+        wait_for_input(a, me);
         int flag = p.x.flag ? *p.x.flag : 0;
         if (n_x == 1) copy.row(G);
         else copy.rows(a, p.x, me.sm, e, n_x);
@@ -464,7 +477,7 @@ template <class F> __device__ __forceinline__ void work(const cu_stream &a, int 
         int e1 = e, n = 0, first = __shfl_sync(FULL, ahead.y, 0);
         for (int m; e1 <= e_last && e1 < e + 32 && n + (m = __shfl_sync(FULL, ahead.z, e1 - e)) <= a.columns; e1++) n += m;
         if (me.waited) meet();
-        wait_for_input(me);
+        wait_for_input(a, me);
         load_columns<F>(a, p.x, me.sm, 0, n, [&](int k) { return p.x_row[first + k]; });
         meet();
         for (int col = 0, i = 0; e < e1; e++, i++) {
@@ -496,13 +509,13 @@ template <class F, bool ONE> __device__ __forceinline__ void multiply_all(const 
             if constexpr (ONE) work_one<F>(a, i, me, range[i], have);
             else work<F>(a, i, me, range[i], have);
         }
-    wait_for_input(me); /* a launch is over when all of its blocks are: not before the one in front */
+    wait_for_input(a, me); /* a launch is over when all of its blocks are: not before the one in front */
 }
 
 template <class F, bool ONE> __device__ __forceinline__ void stream(const cu_stream &a, int2 *range, uint32_t sm)
 {
-    if (a.wait_first) pdl_wait();
-    pdl_trigger();
+    if (!ONE && a.wait_first) pdl_wait(); /* how long is the list? */
+    if (!a.wait_first) pdl_trigger();
     if (threadIdx.x < 32) share_tiles(a, range);
     else if (threadIdx.x == 32) {
         for (int i = 0; i < a.slots; i++) {
@@ -523,8 +536,7 @@ template <class F, bool ONE> __device__ __forceinline__ void stream(const cu_str
 }
 #endif
 
-/* A kernel for each format. The next launch may begin when all blocks are past pdl_trigger(). A launch that must wait for its list of experts is
- * past that when the list is made, so that launches behind it find it made even before their own input is. */
+/* Kernels for each format: of steps of one row, and of any. */
 #if __CUDA_ARCH__ >= 900
 #define BODY(one, ...) stream<format<__VA_ARGS__>, one>(a, range, address(shared));
 #else
