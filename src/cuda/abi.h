@@ -78,7 +78,7 @@ typedef struct cu_linears {
  * of it, subs = 8 / per warps share it. Shared memory: barriers, the ring, columns
  * of activations (planes, then dx and X of each), and partial sums of each stage. */
 enum { CU_STREAM_WARPS = 8, CU_STREAM_COPIERS = 4, CU_STREAM_SLOTS = 24, CU_STREAM_RING = 640, CU_STREAM_SHARED = 216 << 10 };
-enum { CU_STREAM_ROWS = 4, CU_STREAM_PASS = 8, CU_STREAM_MOST = 64 }; /* rows: of steps whose products stand beside those of experts; at a time; at most */
+enum { CU_STREAM_ROWS = 4, CU_STREAM_PASS = 8, CU_STREAM_MOST = 16 }; /* rows: of steps whose products stand beside those of experts; at a time; at most */
 enum { CU_STREAM_ZEROS = 256 }; /* bytes */
 #define CU_STREAM_FORMATS(X) /* name, fmt, bits, group, scale_type */                                                                   \
     X(4g64, CU_FMT_AFFINE, 4, 64, CU_S_BF16) X(4g64_f16, CU_FMT_AFFINE, 4, 64, CU_S_F16) X(4g32, CU_FMT_AFFINE, 4, 32, CU_S_BF16)       \

@@ -5,7 +5,7 @@
 #include "cuda/heads.cuh"
 
 enum { ROWS = 8, MAX_D = 128 }; /* rows of the state a warp holds */
-enum { CONVOLVED = 1, SHOWN };  /* barriers */
+enum { SHOWN = 1 };  /* a barrier */
 
 struct shared {
     float ahead[3 * MAX_D];  /* q, k, v: what the convolution's older taps give, */
@@ -195,14 +195,10 @@ template <int PER> __device__ __forceinline__ void delta_step(const cu_delta_ste
             if (t < a.dv) z = a.z[(size_t)r * a.z_stride + head * a.dv + t];
         }
         if (on) convolve(a, ch, r, ring, width, pos, n, sm, now);
-        if (warp == last - 1) {
-            barrier_among(CONVOLVED, blockDim.x);
-            norms<PER>(sm);
-        } else {
-            arrive_among(CONVOLVED, blockDim.x);
-            if (warp == last) rates(a, r, head, sm, now);
-            else if (t < a.dv) sm.gate[t] = cb_siluf(z);
-        }
+        if (warp == last) rates(a, r, head, sm, now);
+        else if (t < a.dv) sm.gate[t] = cb_siluf(z);
+        __syncthreads();
+        if (warp == last - 1) norms<PER>(sm);
         __syncthreads();
         if (on) {
             float q[PER], k[PER], qi = sm.norm_q, ki = sm.norm_k;
@@ -228,6 +224,7 @@ template <int PER> __device__ __forceinline__ void delta_step(const cu_delta_ste
             if (now) state.store(state_of<PER>(a, sm.slot, head));
         }
         if (now) break;
+        __syncthreads(); /* the gates are read to the end */
     }
 }
 

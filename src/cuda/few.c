@@ -425,7 +425,7 @@ bool cu_few_pair(cu_few *f, cu_few *other)
         if (w > width) width = w;
     }
     f->threads = (width / per + 31) / 32 * 32;
-    f->shared = (f->threads * per + 511) / 512 * 512 * 4;
+    f->shared = CU_FEW_ROOM(f->threads * per) * 128;
     f->kernel = per == 4 ? CU_K_UNITS4 : CU_K_UNITS8;
     f->beside = other;
     return true;

@@ -175,7 +175,7 @@ static void share_blocks(const cb_dev *d, cu_linears *a, int n_y)
     }
 }
 
-enum { GEMM_ROWS = 17, GEMM_EXPERT_ROWS = 5 }; /* the many-rows kernel from here on, unless k_stream can do it; of experts, rows for each on average */
+enum { GEMM_ROWS = 17, GEMM_EXPERT_ROWS = 5 }; /* the many-rows kernel from here on; of experts, rows for each on average */
 
 static int gemm_launch(cb_dev *d, const cu_gemm *g, cu_linear *a, cb_err *err)
 {
@@ -238,16 +238,16 @@ static int stream(cb_dev *d, cu_linears *all, cb_err *err)
         bool one = true, experts = false;
         unsigned taken = 0;
         tried |= 1u << format;
-        for (int i = 0, tiles = 0; i < all->n_parts; i++) {
+        for (int i = 0; i < all->n_parts; i++) {
             const cu_linear *p = &all->part[i];
-            if (cu_stream_format(&p->w) != format || !cu_stream_takes(p, d->n_sm, &tiles)) continue;
+            if (cu_stream_format(&p->w) != format) continue;
             a.part[a.n_parts++] = *p;
             taken |= 1u << i;
             experts |= p->tiles != NULL;
             one &= p->tiles ? single : p->n_rows == 1;
         }
         a.wait_first = experts && !d->list_made;
-        if (!a.n_parts || !cu_stream_cut(&a, n_sm, d->max_shared, tile_rows, entries, &blocks, &shared)) continue;
+        if (!cu_stream_cut(&a, n_sm, d->max_shared, tile_rows, entries, &blocks, &shared)) continue;
         rc = cu_kernel_launch(d, (cu_kernel)((one ? CU_K_STREAM_1 : CU_K_STREAM) + format), blocks, 1, 1, 32 * (CU_STREAM_WARPS + CU_STREAM_COPIERS), shared, &a, err);
         done |= taken;
         d->list_made |= experts;
@@ -297,18 +297,12 @@ static int products(cb_dev *d, const int32_t *ops, int n, cb_err *err)
         cu_linear *part = &a.part[a.n_parts];
         part_of(d, &d->plan->ops[ops[i]], part);
         if (!part->n_rows) continue;
-        int rc = part->n_rows >= (part->tiles ? GEMM_EXPERT_ROWS * part->n_experts : CU_STREAM_MOST + 1) ? gemm(d, part, &listed, err) : 0;
+        int rc = part->n_rows >= (part->tiles ? GEMM_EXPERT_ROWS * part->n_experts : GEMM_ROWS) ? gemm(d, part, &listed, err) : 0;
         if (rc < 0) return rc;
         a.n_parts += !rc;
     }
-    int rc = stream(d, &a, err), left = 0;
-    for (int i = 0; i < a.n_parts && rc >= 0; i++) {
-        cu_linear *part = &a.part[i];
-        rc = !part->tiles && part->n_rows >= GEMM_ROWS ? gemm(d, part, &listed, err) : 0;
-        if (rc == 0) a.part[left++] = *part;
-    }
-    a.n_parts = left;
-    return rc < 0 ? rc : left ? gemv(d, &a, err) : 0;
+    int rc = stream(d, &a, err);
+    return rc < 0 || !a.n_parts ? rc : gemv(d, &a, err);
 }
 
 /* ---- the rest ---- */

@@ -95,15 +95,6 @@ static void count_columns(cu_stream *a, int tile_rows, int *groups)
     a->sum_bytes = CU_SEGMENTS * 16 * 4 * most;
 }
 
-bool cu_stream_takes(const cu_linear *p, int n_sm, int *tiles)
-{
-    if (p->tiles || p->n_rows <= 2 * CU_STREAM_PASS) return true;
-    int n = (p->w.n_out + 15) / 16;
-    if (p->n_rows > CU_STREAM_MOST || *tiles + n > n_sm) return false;
-    *tiles += n;
-    return true;
-}
-
 bool cu_stream_cut(cu_stream *a, int n_sm, int max_shared, int tile_rows, int most_entries, unsigned *blocks, unsigned *shared)
 {
     int64_t tiles = 0, all = 0;

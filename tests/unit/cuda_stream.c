@@ -64,21 +64,12 @@ static void test_experts(void **state)
     }
 }
 
-/* Products of many rows: as many parts as have a tile a thread block together. */
-static void test_takes(void **state)
+/* Rows of a plain part are taken in passes: room for those of one, and their remainders. */
+static void test_passes(void **state)
 {
     (void)state;
-    cu_linear few = linear(1 << 20, 2048, 4, 64, 2 * CU_STREAM_PASS), half = linear(N_SM * 8, 2048, 4, 64, CU_STREAM_MOST), big = linear(N_SM * 16 + 1, 2048, 4, 64, CU_STREAM_MOST);
-    int tiles = 0;
-    assert_true(cu_stream_takes(&few, N_SM, &tiles) && tiles == 0);
-    assert_false(cu_stream_takes(&big, N_SM, &tiles));
-    assert_true(cu_stream_takes(&half, N_SM, &tiles) && cu_stream_takes(&half, N_SM, &tiles) && tiles == N_SM);
-    assert_false(cu_stream_takes(&half, N_SM, &tiles));
-    half.n_rows = CU_STREAM_MOST + 1;
-    tiles = 0;
-    assert_false(cu_stream_takes(&half, N_SM, &tiles));
     cu_stream a = {.n_parts = 1};
-    a.part[0] = linear(256, 2048, 8, 64, CU_STREAM_MOST);
+    a.part[0] = linear(4096, 2048, 4, 64, CU_STREAM_MOST);
     check(&a, 0, 0);
     assert_int_equal(a.columns, 2 * CU_STREAM_PASS);
 }
@@ -107,6 +98,6 @@ static void test_refused(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_shapes), cmocka_unit_test(test_experts), cmocka_unit_test(test_takes), cmocka_unit_test(test_refused)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_shapes), cmocka_unit_test(test_experts), cmocka_unit_test(test_passes), cmocka_unit_test(test_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

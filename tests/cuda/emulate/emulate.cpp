@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-enum { MAX_THREADS = 1024, STACK = 256 << 10, SHARED = 232448 };
+enum { MAX_THREADS = 1024, STACK = 256 << 10, SHARED = 232448, GUARD = 0x5a, MOST_GUARD = 8192 };
 
 emu_dim emu_block, emu_grid, emu_block_dim;
 unsigned emu_thread;
@@ -184,11 +184,17 @@ void emu_run(emu_kernel f, const void *args, const unsigned *grid, unsigned thre
     emu_grid = {grid[0], grid[1], grid[2]};
     emu_block_dim = {threads, 1, 1};
     backwards = getenv("CB_EMULATE_BACKWARDS") != NULL;
-    unsigned n = grid[0] * grid[1] * grid[2];
+    unsigned n = grid[0] * grid[1] * grid[2], guard = SHARED - shared < MOST_GUARD ? SHARED - shared : MOST_GUARD;
     for (unsigned i = 0; i < n; i++) {
         unsigned b = backwards ? n - 1 - i : i;
         emu_block = {b % grid[0], b / grid[0] % grid[1], b / grid[0] / grid[1]};
         memset(emu_dynamic, 0xff, shared); /* poison: NaN */
+        memset(emu_dynamic + shared, GUARD, guard);
         run_block();
+        for (unsigned k = 0; k < guard; k++)
+            if (emu_dynamic[shared + k] != GUARD) {
+                fprintf(stderr, "emulate: byte %u behind %u of shared memory was written\n", k, shared);
+                abort();
+            }
     }
 }
