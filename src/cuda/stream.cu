@@ -538,15 +538,16 @@ template <class F, bool ONE> __device__ __forceinline__ void stream(const cu_str
 
 /* Kernels for each format: of steps of one row, and of any. */
 #if __CUDA_ARCH__ >= 900
-#define BODY(one, ...) stream<format<__VA_ARGS__>, one>(a, range, address(shared));
+#define BODY(one, ...)                                  \
+    extern __shared__ __align__(1024) uint8_t shared[]; \
+    __shared__ int2 range[CU_MAX_PARTS];                \
+    stream<format<__VA_ARGS__>, one>(a, range, address(shared));
 #else
 #define BODY(...)
 #endif
-#define KERNEL(name, one, blocks, ...)                                                                                 \
+#define KERNEL(name, one, blocks, ...)                                                                                  \
     extern "C" __global__ void __launch_bounds__(THREADS, blocks) k_stream_##name(const __grid_constant__ cu_stream a) \
     {                                                                                                                   \
-        extern __shared__ __align__(1024) uint8_t shared[];                                                             \
-        __shared__ int2 range[CU_MAX_PARTS];                                                                            \
         BODY(one, __VA_ARGS__)                                                                                          \
     }
 #define KERNELS(name, ...) KERNEL(name##_1, true, 2, __VA_ARGS__) KERNEL(name, false, 1, __VA_ARGS__)
