@@ -27,7 +27,7 @@ __device__ __forceinline__ void share_tiles(const cu_stream &a, int2 *range)
     if (i < a.n_parts) {
         const int4 *list = (const int4 *)a.part[i].tiles;
         cost = a.cut[i].cost;
-        n = a.cut[i].tiles * (!list ? 1 : a.entries ? a.entries : list[0].w);
+        n = a.cut[i].tiles * (!list ? 1 : a.entries ? a.entries : __ldcg(list).w);
     }
     end = n * cost;
     for (int s = 1; s < CU_MAX_PARTS; s *= 2) {
@@ -104,6 +104,9 @@ __device__ __forceinline__ void wait_and_trigger(const cu_stream &a)
     if (a.wait_first) pdl_trigger();
 }
 
+/* Entry e's expert. Lists are read before the launch waits, so not from an L1 cache that may have that of the layer before. */
+__device__ __forceinline__ int64_t expert_of(const cu_linear &p, int e) { return __ldcg(p.tiles + 4 * e); }
+
 /* Rows of a plain part are taken CU_STREAM_PASS at a time, and its tiles fetched for each. */
 __device__ __forceinline__ int passes_of(const cu_linear &p) { return p.tiles ? 1 : (p.n_rows + CU_STREAM_PASS - 1) / CU_STREAM_PASS; }
 
@@ -131,12 +134,12 @@ __device__ __forceinline__ void bring(const cu_stream &a, const int2 *range, uin
         }
         const uint8_t *codes0 = p.w.codes, *scales0 = bias ? p.w.biases : p.w.scales;
         uint32_t to = sm + CU_STREAM_RING, to_scales = 16 * (cut.stride + bias * cut.scale_stride);
-        int64_t row0 = p.tiles ? ((const int4 *)p.tiles)[e].x * p.w.expert_rows : 0;
+        int64_t row0 = p.tiles ? expert_of(p, e) * p.w.expert_rows : 0;
         for (int left = passes_of(p) * (end - t); left; left--, t++, tile++) {
             if (t == end) t = tile = range[i].x; /* once more, for the next rows */
             if (tile == cut.tiles) {
                 tile = 0;
-                row0 = ((const int4 *)p.tiles)[++e].x * p.w.expert_rows;
+                row0 = expert_of(p, ++e) * p.w.expert_rows;
             }
             int64_t row = row0 + tile * 16;
             uint32_t at = to + slot * a.slot_bytes;
@@ -473,7 +476,7 @@ template <class F> __device__ __forceinline__ void work(const cu_stream &a, int 
     int T = a.cut[part].tiles, e_last = (range.y - 1) / T;
     have.planes = NULL;
     for (int e = range.x / T; e <= e_last;) {
-        int4 ahead = list[min(e + (int)threadIdx.x % 32, e_last)];
+        int4 ahead = __ldcg(list + min(e + (int)threadIdx.x % 32, e_last));
         int e1 = e, n = 0, first = __shfl_sync(FULL, ahead.y, 0);
         for (int m; e1 <= e_last && e1 < e + 32 && n + (m = __shfl_sync(FULL, ahead.z, e1 - e)) <= a.columns; e1++) n += m;
         if (me.waited) meet();
