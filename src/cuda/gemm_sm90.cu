@@ -93,7 +93,7 @@ __device__ __forceinline__ void publish(uint32_t full)
 {
     fence_async();
     __syncwarp();
-    bar_arrive(full);
+    barrier_arrive(full, 1);
 }
 
 /* Every thread copies 16-byte chunks of some tokens and weight rows, and the scales of up to two rows and a token. A stage is published
@@ -151,7 +151,7 @@ template <class S> __device__ __forceinline__ void produce(const cu_linear &a, u
                     publish(filled);
                     filled = 0;
                 }
-                bar_wait(empty, parity);
+                barrier_wait(empty, parity);
                 if (g0 + k == 0 && has_token) {
                     sts_u32(base + S::TOLD + told + 16 + token * 4, y_row);
                     if (token == 0) sts_u32(base + S::TOLD + told, t.n0), sts_u32(base + S::TOLD + told + 4, t.rows);
@@ -319,7 +319,7 @@ template <class S> struct consumer {
     {
         for (int g = 0; g < G; g += F::SG) {
             const uint32_t at = base + (uint32_t)slot * S::STAGE, full = bars + (uint32_t)slot * 8;
-            bar_wait(full, phase);
+            barrier_wait(full, phase);
 #pragma unroll
             for (int gi = 0; gi < F::SG; gi++) {
                 if (F::SG > 1 && gi > 0 && g + gi >= G) break;
@@ -340,7 +340,7 @@ template <class S> struct consumer {
                 if (!SHORT && F::SG > 1 && g + gi + 1 == end) flush(g + gi + 1);
             }
             __syncwarp();
-            bar_arrive(full + S::STAGES * 8);
+            barrier_arrive(full + S::STAGES * 8, 1);
             if (++slot == S::STAGES) slot = 0, phase ^= 1;
             if (!SHORT && F::SG == 1) flush(g + 1);
         }
@@ -349,9 +349,9 @@ template <class S> struct consumer {
     __device__ __forceinline__ void pass()
     {
         for (int g = 0; g < G; g += F::SG) {
-            bar_wait(bars + (uint32_t)slot * 8, phase);
+            barrier_wait(bars + (uint32_t)slot * 8, phase);
             __syncwarp();
-            bar_arrive(bars + (uint32_t)(S::STAGES + slot) * 8);
+            barrier_arrive(bars + (uint32_t)(S::STAGES + slot) * 8, 1);
             if (++slot == S::STAGES) slot = 0, phase ^= 1;
         }
     }
@@ -370,7 +370,7 @@ template <class S> struct consumer {
                 const float4 v = lds_float4(tot + i * 2048);
                 acc[4 * i] = v.x, acc[4 * i + 1] = v.y, acc[4 * i + 2] = v.z, acc[4 * i + 3] = v.w;
             }
-            turn_wait(4 + wg, 128);
+            barrier_among(4 + wg, 128);
         }
     }
 
@@ -392,7 +392,7 @@ template <class S> struct consumer {
             sts_float(q, acc[4 * j + 2]);
             sts_float(q + 256, acc[4 * j + 3]);
         }
-        turn_wait(4 + wg, 128);
+        barrier_among(4 + wg, 128);
         for (int k0 = warp; k0 < rows && left > 0; k0 += 4 * BATCH) {
             float *y[BATCH];
             float2 u[BATCH];
@@ -422,7 +422,7 @@ template <class S> struct consumer {
                 }
             }
         }
-        turn_wait(4 + wg, 128);
+        barrier_among(4 + wg, 128);
     }
 };
 
@@ -448,7 +448,7 @@ template <class S> __device__ __forceinline__ void consume(const cu_linear &a, u
     }
     uint32_t told = base + S::TOLD;
     for (int id = blockIdx.x; id < all.n(); id += gridDim.x, told = told + S::TILE == base + S::SLOTS ? base + S::TOLD : told + S::TILE) {
-        bar_wait(me.bars + (uint32_t)me.slot * 8, me.phase);
+        barrier_wait(me.bars + (uint32_t)me.slot * 8, me.phase);
         if (__shfl_sync(FULL, (int)lds_u32(told), 0) + wg * 64 >= a.w.n_out) {
             me.pass();
             continue;
@@ -465,8 +465,8 @@ template <class S> __device__ __forceinline__ void wgemm(const cu_linear &a)
     const uint32_t base = address(smem), bars = base + S::BARS;
     if (threadIdx.x == 0) {
         for (int i = 0; i < S::STAGES; i++) {
-            bar_init(bars + i * 8, 128);                 /* full: every producer warp */
-            bar_init(bars + (S::STAGES + i) * 8, 128 * S::WGS); /* empty: every consumer warp */
+            barrier_init(bars + i * 8, 128);                 /* full: every producer */
+            barrier_init(bars + (S::STAGES + i) * 8, 128 * S::WGS); /* empty: every consumer */
         }
         fence_async();
     }
@@ -480,10 +480,10 @@ template <class S> __device__ __forceinline__ void wgemm(const cu_linear &a)
         all.n_slots = (int)lds_u32(all.first + a.n_experts * 4);
     }
     if (threadIdx.x >= 128 * S::WGS) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(S::PRODUCER_REGS));
+        fewer_registers<S::PRODUCER_REGS>();
         produce<S>(a, base, all);
     } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(S::CONSUMER_REGS));
+        more_registers<S::CONSUMER_REGS>();
         consume<S>(a, base, all);
     }
 }

@@ -178,8 +178,7 @@ __device__ __forceinline__ void barrier_among(int id, int threads) { asm volatil
 /* Counts as one of them without waiting. */
 __device__ __forceinline__ void arrive_among(int id, int threads) { asm volatile("bar.arrive %0,%1;" ::"r"(id), "r"(threads) : "memory"); }
 
-#if __CUDA_ARCH__ >= 900
-/* A phase of the barrier ends when `arrivals` have arrived. */
+/* Of 9.0 and later, as the rest here: a phase of the barrier ends when `arrivals` have arrived. */
 __device__ __forceinline__ void barrier_init(uint32_t at, int arrivals)
 {
     asm volatile("mbarrier.init.shared::cta.b64 [%0],%1;" ::"r"(at), "r"(arrivals) : "memory");
@@ -198,5 +197,4 @@ __device__ __forceinline__ void barrier_wait(uint32_t at, uint32_t parity)
 {
     asm volatile("{.reg .pred p;\nwaiting:\nmbarrier.try_wait.parity.shared::cta.b64 p,[%0],%1;\n@!p bra waiting;\n}" ::"r"(at), "r"(parity) : "memory");
 }
-#endif
 #endif

@@ -1,28 +1,18 @@
-/* wgmma.cuh: Hopper's warpgroup multiply and what it needs: barriers in shared memory, descriptors. sm_90a only.
+/* wgmma.cuh: Hopper's warpgroup multiply and what it needs beside ptx.cuh's barriers: descriptors, fences. sm_90a only.
  * A stands in registers: 64 rows, k-steps of 32 bytes, in the fragments of mma.m16n8k32 for each warp's 16 rows. B stands in shared
  * memory: n rows of 128 bytes, 16-byte chunks XORed with the row's low three bits (the 128-byte swizzle). */
 #ifndef CB_CUDA_WGMMA_CUH
 #define CB_CUDA_WGMMA_CUH
-#include <stdint.h>
+#include "cuda/ptx.cuh"
 
 namespace gm {
 
-__device__ __forceinline__ void bar_init(uint32_t bar, int count) { asm volatile("mbarrier.init.shared.b64 [%0],%1;" ::"r"(bar), "r"(count) : "memory"); }
-__device__ __forceinline__ void bar_arrive(uint32_t bar) { asm volatile("mbarrier.arrive.shared.b64 _,[%0];" ::"r"(bar) : "memory"); }
-__device__ __forceinline__ void bar_wait(uint32_t bar, uint32_t parity)
-{
-    asm volatile("{.reg .pred p;\n"
-                 "W: mbarrier.try_wait.parity.shared.b64 p,[%0],%1;\n"
-                 "@!p bra W;}" ::"r"(bar), "r"(parity) : "memory");
-}
 __device__ __forceinline__ bool bar_ready(uint32_t bar, uint32_t parity)
 {
     uint32_t ready;
     asm volatile("{.reg .pred p; mbarrier.test_wait.parity.shared.b64 p,[%1],%2; selp.u32 %0,1,0,p;}" : "=r"(ready) : "r"(bar), "r"(parity) : "memory");
     return ready;
 }
-/* A named barrier among so many threads. */
-__device__ __forceinline__ void turn_wait(int id, int threads) { asm volatile("bar.sync %0,%1;" ::"r"(id), "r"(threads) : "memory"); }
 
 __device__ __forceinline__ void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }

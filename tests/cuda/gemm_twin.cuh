@@ -105,7 +105,7 @@ __device__ __forceinline__ void twin_consume(const cu_linear &a, uint32_t base, 
         nth_tile<S>(a, all, id, t);
 #pragma unroll
         for (int i = 0; i < 128; i++) me.acc[i] = 0.0f;
-        bar_wait(bars + slot * 8, phase);
+        barrier_wait(bars + slot * 8, phase);
         fence_async();
         me.unpack(me.A[0], base + slot * S::STAGE + w_off, base + slot * S::STAGE + sb_off);
         for (int g0 = 0; g0 < G; g0 += 2)
@@ -115,7 +115,7 @@ __device__ __forceinline__ void twin_consume(const cu_linear &a, uint32_t base, 
                 const bool last = g0 + u == G - 1;
                 const int next = last ? slot : slot + 1 == S::STAGES ? 0 : slot + 1;
                 const uint32_t next_phase = phase ^ (!last && next == 0);
-                bar_wait(bars + next * 8, next_phase);
+                barrier_wait(bars + next * 8, next_phase);
                 fence_async();
                 me.hold(me.A[u]);
 #pragma unroll
@@ -125,7 +125,7 @@ __device__ __forceinline__ void twin_consume(const cu_linear &a, uint32_t base, 
                 wgmma_wait<0>();
                 pin(me.acc);
                 __syncwarp();
-                if ((tid & 31) == 0) bar_arrive(bars + (S::STAGES + slot) * 8);
+                if ((tid & 31) == 0) barrier_arrive(bars + (S::STAGES + slot) * 8, 1);
                 if (++slot == S::STAGES) slot = 0, phase ^= 1;
             }
 #pragma unroll
@@ -150,18 +150,18 @@ extern "C" __global__ void __launch_bounds__(384, 1) k_gemm_twin_q4g64(const __g
     const uint32_t base = (address(raw_smem) + 1023) & ~1023u, bars = base + S::BARS;
     if (threadIdx.x == 0) {
         for (int i = 0; i < S::STAGES; i++) {
-            gm::bar_init(bars + i * 8, 128 + 4);
-            gm::bar_init(bars + (S::STAGES + i) * 8, 4 * S::WGS);
+            barrier_init(bars + i * 8, 128 + 4);
+            barrier_init(bars + (S::STAGES + i) * 8, 4 * S::WGS);
         }
         gm::fence_async();
     }
     __syncthreads();
     const gm::work all = {0, (a.n_rows + S::TT - 1) / S::TT, (a.w.n_out + S::RT - 1) / S::RT};
     if (threadIdx.x >= 128 * S::WGS) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 88;");
+        fewer_registers<88>();
         gm::produce<S>(a, base, all);
     } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 208;");
+        more_registers<208>();
         gm::twin_consume(a, base, all);
     }
 }
