@@ -92,6 +92,13 @@ static bool find_route(maker *m, const cb_op *o, int index)
     return true;
 }
 
+/* Threads for a part of so many elements, and shared memory in units of 32 floats. */
+static void take_block(int elements, int per, int *threads, int *used)
+{
+    *threads = (elements / per + 31) / 32 * 32;
+    *used = CU_FEW_ROOM(*threads * per);
+}
+
 static bool find_shape(maker *m)
 {
     const cb_plan *p = m->p;
@@ -125,8 +132,7 @@ static bool find_shape(maker *m)
         if (whole > m->padded) m->padded = whole;
     }
     m->per = 8;
-    m->threads = (m->padded / m->per + 31) / 32 * 32;
-    m->used = CU_FEW_ROOM(m->threads * m->per);
+    take_block(m->padded, m->per, &m->threads, &m->used);
     return m->threads * m->per <= CU_FEW_WIDTH;
 }
 
@@ -386,8 +392,7 @@ static bool make(maker *m, cu_few *f)
     f->kernel = x ? x->kernel : CU_K_ROWS_FEW8;
     if (x) {
         m->per = x->per;
-        m->threads = (m->padded / m->per + 31) / 32 * 32;
-        m->used = CU_FEW_ROOM(m->threads * m->per); /* kept values stay in registers */
+        take_block(m->padded, m->per, &m->threads, &m->used); /* kept values stay in registers */
     }
     if (m->used * 128 > m->d->max_shared - 8192 || m->used * 128 > CU_ROW_SHARED) return false;
     f->threads = m->threads;
@@ -424,8 +429,8 @@ bool cu_few_pair(cu_few *f, cu_few *other)
         int w = x->threads * (x->kernel == CU_K_glu_quant4 ? 4 : 8);
         if (w > width) width = w;
     }
-    f->threads = (width / per + 31) / 32 * 32;
-    f->shared = CU_FEW_ROOM(f->threads * per) * 128;
+    take_block(width, per, &f->threads, &f->shared);
+    f->shared *= 128;
     f->kernel = per == 4 ? CU_K_UNITS4 : CU_K_UNITS8;
     f->beside = other;
     return true;
