@@ -75,8 +75,8 @@ typedef struct cu_linears {
 } cu_linears;
 
 /* Products of few rows (stream.cu). A thread block has a ring of `slots` stages; a stage is a tile of 16 outputs. A warp takes `per` segments
- * of it, subs = 8 / per warps share it. Shared memory: barriers, the ring, columns
- * of activations (planes, then dx and X of each), and partial sums of each stage. */
+ * of it, subs = 8 / per warps share it. Shared memory: barriers, the ring, partial sums of each stage, zeros, and columns of activations
+ * (planes, then dx and X of each). */
 enum { CU_STREAM_WARPS = 8, CU_STREAM_COPIERS = 4, CU_STREAM_SLOTS = 24, CU_STREAM_RING = 640, CU_STREAM_SHARED = 216 << 10 };
 enum { CU_STREAM_ROWS = 4, CU_STREAM_PASS = 8, CU_STREAM_MOST = 16 }; /* rows: of steps whose products stand beside those of experts; at a time; at most */
 enum { CU_STREAM_ZEROS = 256 }; /* bytes */

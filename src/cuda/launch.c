@@ -232,29 +232,29 @@ static int stream(cb_dev *d, cu_linears *all, cb_err *err)
     bool single = d->schedule == &d->schedules[CU_FOR_ONE];
     int tile_rows = e ? cu_expert_tile(e->n_rows) : 0, entries = !e ? 0 : single ? e->n_rows : cu_max_tiles(e->n_rows, e->n_experts);
     int n_sm = d->n_sm, left = 0, rc = 0, format;
-    unsigned tried = 0, done = 0, blocks, shared; /* formats; parts */
+    unsigned tried = 0, done = 0, blocks, shared; /* formats, by bits */
     while (d->stream_on && rc == 0 && (format = next_format(all, tried, entries)) >= 0) {
         cu_stream a = {.entries = single ? entries : 0};
         bool one = true, experts = false;
-        unsigned taken = 0;
         tried |= 1u << format;
         for (int i = 0; i < all->n_parts; i++) {
             const cu_linear *p = &all->part[i];
             if (cu_stream_format(&p->w) != format) continue;
             a.part[a.n_parts++] = *p;
-            taken |= 1u << i;
             experts |= p->tiles != NULL;
             one &= p->tiles ? single : p->n_rows == 1;
         }
         a.wait_first = experts && !d->list_made;
         if (!cu_stream_cut(&a, n_sm, d->max_shared, tile_rows, entries, &blocks, &shared)) continue;
         rc = cu_kernel_launch(d, (cu_kernel)((one ? CU_K_STREAM_1 : CU_K_STREAM) + format), blocks, 1, 1, 32 * (CU_STREAM_WARPS + CU_STREAM_COPIERS), shared, &a, err);
-        done |= taken;
+        done |= 1u << format;
         d->list_made |= experts;
         if (blocks <= (unsigned)d->n_sm / 8) n_sm = d->n_sm - (int)blocks;
     }
-    for (int i = 0; i < all->n_parts; i++)
-        if (!(done >> i & 1)) all->part[left++] = all->part[i];
+    for (int i = 0; i < all->n_parts; i++) {
+        int f = cu_stream_format(&all->part[i].w);
+        if (f < 0 || !(done >> f & 1)) all->part[left++] = all->part[i];
+    }
     all->n_parts = left;
     return rc;
 }

@@ -460,7 +460,7 @@ template <class F> __device__ __forceinline__ void work_one(const cu_stream &a, 
 
 /* ---- steps of more rows ---- */
 
-/* One part. Of experts as many entries of the list at a time as there are columns for; the rows of a step are one entry. */
+/* One part. Of experts as many entries of the list at a time as there are columns for; the rows of a step in passes. */
 template <class F> __device__ __forceinline__ void work(const cu_stream &a, int part, worker &me, int2 range, loaded &have)
 {
     const cu_linear &p = a.part[part];
