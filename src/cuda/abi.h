@@ -6,7 +6,7 @@
 
 enum { CU_BLOCK = 64, CU_SEGMENTS = 8, CU_NO_OP = 0x7fffffff };
 
-/* The rows of a step, on the device, rewritten before each step; what a captured graph must not hold. Arrays lie behind it and what has
+/* The rows of a step, on the device, rewritten before each step; what a graph must not hold. Arrays lie behind it and what has
  * been found. */
 typedef struct cu_step {
     const int32_t *token, *pos, *slot; /* [n_rows] */

@@ -140,7 +140,7 @@ static int open_device(cb_dev *d, int index, cb_err *err)
         return cb_fail(err, CB_ENODEV, "cuda:%d: the driver says nothing of the GPU's properties", index);
     if (major < 8) return cb_fail(err, CB_ENODEV, "cuda:%d: compute capability %d.%d; needed is 8.0 or later", index, major, minor);
     d->cc = 10 * major + minor;
-    d->pdl = major >= 9;
+    d->pdl = major >= 9 && d->cu.add_edges;
     d->cu.cuDeviceGetName_(name, sizeof name, d->device);
     snprintf(d->label, sizeof d->label, "cuda:%d %s", index, name);
     return load_kernels(d, err);

@@ -46,7 +46,7 @@ typedef struct cu_schedule {
  * step's rows beside those of experts. */
 enum { CU_FOR_ONE, CU_FOR_FEW, CU_FOR_SINGLES, CU_FOR_MANY, CU_FOR_TAP, CU_N_SCHEDULES };
 
-/* A captured decode step. */
+/* A decode step as a graph (graph.c). */
 typedef struct cu_graph {
     int n_rows, n_wanted, n_splits;
     CUgraphExec exec;
@@ -106,6 +106,7 @@ struct cb_dev {
     CUdeviceptr row_tables;  /* the cu_row_op of all launches of all schedules */
     cu_graph graphs[CU_MAX_GRAPHS];
     int n_graphs, next_graph;
+    struct cu_building *building; /* the graph that launches become part of; NULL: they go to the stream */
 
     /* the step being run */
     const cb_batch *batch;

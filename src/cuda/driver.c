@@ -27,6 +27,9 @@ int cu_driver_open(cu_driver *d, cb_err *err)
     if (!d->f##_ && !missing) missing = VERSIONED(f);
     CU_FUNCTIONS(X)
 #undef X
+    *(void **)&d->add_plain_edges = dlsym(d->lib, "cuGraphAddDependencies"); /* newer headers have one name for both */
+    *(void **)&d->add_edges = dlsym(d->lib, "cuGraphAddDependencies_v2");
+    if (!d->add_plain_edges && !missing) missing = "cuGraphAddDependencies";
     int rc = 0, version = 0, n = 0;
     if (missing) rc = cb_fail(err, CB_ENODEV, "cuda: the NVIDIA driver is too old: it lacks %s", missing);
     CUresult r = rc ? CUDA_SUCCESS : d->cuInit_(0);

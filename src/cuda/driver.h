@@ -12,13 +12,15 @@
     X(cuMemHostAlloc) X(cuMemFreeHost) X(cuMemcpyHtoDAsync) X(cuMemcpyDtoHAsync) X(cuMemcpyDtoDAsync) X(cuMemsetD8Async)      \
     X(cuStreamCreate) X(cuStreamDestroy) X(cuStreamSynchronize) X(cuEventCreate) X(cuEventDestroy) X(cuEventRecord)           \
     X(cuEventSynchronize) X(cuEventElapsedTime) X(cuModuleLoadData) X(cuModuleUnload) X(cuModuleGetFunction)                  \
-    X(cuFuncSetAttribute) X(cuLaunchKernelEx) X(cuStreamBeginCapture) X(cuStreamEndCapture) X(cuGraphInstantiate)             \
+    X(cuFuncSetAttribute) X(cuLaunchKernelEx) X(cuGraphCreate) X(cuGraphAddKernelNode) X(cuGraphInstantiate)                   \
     X(cuGraphExecDestroy) X(cuGraphDestroy) X(cuGraphLaunch) X(cuGetErrorString) X(cuGetErrorName)
 
 typedef struct cu_driver {
 #define X(f) __typeof__(&f) f##_;
     CU_FUNCTIONS(X)
 #undef X
+    CUresult (*add_plain_edges)(CUgraph g, const CUgraphNode *from, const CUgraphNode *to, size_t n);
+    CUresult (*add_edges)(CUgraph g, const CUgraphNode *from, const CUgraphNode *to, const CUgraphEdgeData *data, size_t n); /* NULL before 12.3 */
     void *lib;
 } cu_driver;
 

@@ -1,4 +1,5 @@
 /* launch.c: the operations of one launch become a kernel's arguments. */
+#include "cuda/graph.h"
 #include "cuda/lower.h"
 #include "cuda/few.h"
 #include "cuda/stream.h"
@@ -13,7 +14,7 @@ int cu_function_launch(cb_dev *d, CUfunction f, unsigned gx, unsigned gy, unsign
     CUlaunchConfig c = {.gridDimX = gx, .gridDimY = gy, .gridDimZ = gz, .blockDimX = threads, .blockDimY = 1, .blockDimZ = 1,
                         .sharedMemBytes = shared, .hStream = d->stream, .attrs = &attr, .numAttrs = d->pdl ? 1 : 0};
     void *params[] = {args};
-    CUresult r = d->cu.cuLaunchKernelEx_(&c, f, params, NULL);
+    CUresult r = d->building ? cu_graph_add(d, &c, f, params) : d->cu.cuLaunchKernelEx_(&c, f, params, NULL);
     return r == CUDA_SUCCESS ? 0 : cu_fail(&d->cu, r, "launch", err);
 }
 
@@ -210,32 +211,44 @@ static const cu_linear *experts_of(const cu_linears *a)
     return NULL;
 }
 
-/* The format among these parts that has the least work, of those whose bit is not set; -1: none. */
-static int next_format(const cu_linears *all, unsigned tried, int entries)
+/* Bytes that the parts of each format read, and all of them. */
+static int64_t stream_work(const cu_linears *all, int entries, int64_t work[CU_N_STREAM])
 {
-    int64_t work[CU_N_STREAM] = {0};
-    int best = -1;
+    int64_t sum = 0;
+    for (int f = 0; f < CU_N_STREAM; f++) work[f] = 0;
     for (int i = 0; i < all->n_parts; i++) {
         int f = cu_stream_format(&all->part[i].w);
-        if (f >= 0) work[f] += (int64_t)all->part[i].w.n_out * all->part[i].w.row_bytes * (all->part[i].tiles ? entries : 1);
+        if (f < 0) continue;
+        int64_t n = (int64_t)all->part[i].w.n_out * all->part[i].w.row_bytes * (all->part[i].tiles ? entries : 1);
+        work[f] += n;
+        sum += n;
     }
+    return sum;
+}
+
+/* The format that has the least work, of those whose bit is not set; -1: none. */
+static int least_work(const int64_t work[CU_N_STREAM], unsigned tried)
+{
+    int best = -1;
     for (int f = 0; f < CU_N_STREAM; f++)
         if (work[f] && !(tried >> f & 1) && (best < 0 || work[f] < work[best])) best = f;
     return best;
 }
 
-/* Products of few rows, a launch for each format: those that are not for a k_stream are left in `all`. The one with the least work goes first and
- * the others leave its multiprocessors free: so both are there, with their weights, before their input is. */
+/* Products of few rows, a launch for each format, side by side: those that are not for a k_stream are left in `all`. Each gets multiprocessors in
+ * proportion to its work, so that all are there, with their weights, before their input is. */
 static int stream(cb_dev *d, cu_linears *all, cb_err *err)
 {
     const cu_linear *e = experts_of(all);
-    bool single = d->schedule == &d->schedules[CU_FOR_ONE];
+    bool single = d->schedule == &d->schedules[CU_FOR_ONE], list_read = false;
     int tile_rows = e ? cu_expert_tile(e->n_rows) : 0, entries = !e ? 0 : single ? e->n_rows : cu_max_tiles(e->n_rows, e->n_experts);
     int n_sm = d->n_sm, left = 0, rc = 0, format;
     unsigned tried = 0, done = 0, blocks, shared; /* formats, by bits */
-    while (d->stream_on && rc == 0 && (format = next_format(all, tried, entries)) >= 0) {
+    int64_t work[CU_N_STREAM], all_work = stream_work(all, entries, work);
+    while (d->stream_on && rc == 0 && (format = least_work(work, tried)) >= 0) {
         cu_stream a = {.entries = single ? entries : 0};
         bool one = true, experts = false;
+        int share = (int)((n_sm * work[format] + all_work - 1) / all_work);
         tried |= 1u << format;
         for (int i = 0; i < all->n_parts; i++) {
             const cu_linear *p = &all->part[i];
@@ -245,17 +258,21 @@ static int stream(cb_dev *d, cu_linears *all, cb_err *err)
             one &= p->tiles ? single : p->n_rows == 1;
         }
         a.wait_first = experts && !d->list_made;
-        if (!cu_stream_cut(&a, n_sm, d->max_shared, tile_rows, entries, &blocks, &shared)) continue;
+        if (!cu_stream_cut(&a, share, d->max_shared, tile_rows, entries, &blocks, &shared)) continue;
+        if (done) cu_graph_beside(d);
         rc = cu_kernel_launch(d, (cu_kernel)((one ? CU_K_STREAM_1 : CU_K_STREAM) + format), blocks, 1, 1, 32 * (CU_STREAM_WARPS + CU_STREAM_COPIERS), shared, &a, err);
         done |= 1u << format;
-        d->list_made |= experts;
-        if (blocks <= (unsigned)d->n_sm / 8) n_sm = d->n_sm - (int)blocks;
+        list_read |= experts;
+        all_work -= work[format];
+        n_sm = n_sm > (int)blocks ? n_sm - (int)blocks : 1;
     }
+    d->list_made |= list_read;
     for (int i = 0; i < all->n_parts; i++) {
         int f = cu_stream_format(&all->part[i].w);
         if (f < 0 || !(done >> f & 1)) all->part[left++] = all->part[i];
     }
     all->n_parts = left;
+    if (done && left) cu_graph_beside(d);
     return rc;
 }
 

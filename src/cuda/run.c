@@ -1,5 +1,6 @@
-/* run.c: a step. Its rows, runs and tiles go to the device in one copy; then the launches, from a captured graph when the step only
+/* run.c: a step. Its rows, runs and tiles go to the device in one copy; then the launches, from a graph (graph.c) when the step only
  * decodes; then logits, best ids or what sampling needs (sample.c) come back. */
+#include "cuda/graph.h"
 #include "cuda/lower.h"
 #include <stddef.h>
 #include <string.h>
@@ -140,41 +141,6 @@ static int whole_step(cb_dev *d, cb_err *err)
 {
     int rc = launch(d, 0, d->schedule->n_launches, err);
     return rc < 0 ? rc : best(d, err);
-}
-
-static int capture(cb_dev *d, CUgraphExec *out, cb_err *err)
-{
-    CUgraph g = NULL;
-    TRY(d->cu.cuStreamBeginCapture_(d->stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), "graph capture");
-    int rc = whole_step(d, err);
-    CUresult r = d->cu.cuStreamEndCapture_(d->stream, &g);
-    if (rc == 0 && r != CUDA_SUCCESS) rc = cu_fail(&d->cu, r, "graph capture", err);
-    if (rc == 0 && (r = d->cu.cuGraphInstantiate_(out, g, 0)) != CUDA_SUCCESS) rc = cu_fail(&d->cu, r, "graph instantiation", err);
-    if (g) d->cu.cuGraphDestroy_(g);
-    return rc;
-}
-
-static int from_graph(cb_dev *d, cb_err *err)
-{
-    cu_graph *g = NULL;
-    for (int i = 0; i < d->n_graphs && !g; i++)
-        if (d->graphs[i].n_rows == d->batch->n_rows && d->graphs[i].n_wanted == d->n_wanted && d->graphs[i].n_splits == d->n_splits)
-            g = &d->graphs[i];
-    if (!g) {
-        CUgraphExec exec;
-        cb_err why;
-        int rc = capture(d, &exec, &why);
-        if (rc == CB_ENOMEM) return whole_step(d, err); /* the GPU is full: launched one by one the step still runs */
-        if (rc < 0) return cb_fail(err, rc, "%s", why.text);
-        if (d->n_graphs < CU_MAX_GRAPHS) g = &d->graphs[d->n_graphs++];
-        else {
-            g = &d->graphs[d->next_graph++ % CU_MAX_GRAPHS];
-            d->cu.cuGraphExecDestroy_(g->exec);
-        }
-        *g = (cu_graph){d->batch->n_rows, d->n_wanted, d->n_splits, exec};
-    }
-    TRY(d->cu.cuGraphLaunch_(g->exec, d->stream), "graph launch");
-    return 0;
 }
 
 /* ---- results ---- */
@@ -321,7 +287,7 @@ static int run(cb_dev *d, cb_err *err)
                                 : b->n_rows <= CU_STREAM_ROWS  ? CU_FOR_FEW
                                                                : CU_FOR_SINGLES];
     if (b->tap) rc = tapped_step(d, err);
-    else if (d->n_splits && b->n_wanted <= d->logits_rows) rc = from_graph(d, err);
+    else if (d->n_splits && b->n_wanted <= d->logits_rows) rc = cu_graph_run(d, whole_step, err);
     else rc = whole_step(d, err);
     if (rc == 0 && b->asks) rc = cu_sample_launch(d, err);
     if (rc == 0) rc = fetch(d, err);

@@ -21,13 +21,13 @@ typedef struct allocation {
     int pinned;
 } allocation;
 
-typedef struct record { /* what a captured graph does: clears memory, or runs a kernel that is emulated */
+enum { MAX_EDGES = 16 };
+
+typedef struct CUgraphNode_st { /* a kernel of a graph: run is NULL when it is not emulated */
     fake_kernel run;
     fake_grid grid;
     _Alignas(16) uint8_t args[4096];
-    uint8_t *clear;
-    size_t n;
-    unsigned char value;
+    int ahead[MAX_EDGES], n_ahead; /* numbers of the nodes that it waits for */
 } record;
 
 struct CUgraph_st {
@@ -38,7 +38,7 @@ struct CUgraphExec_st {
     struct CUgraph_st g;
 };
 struct CUstream_st {
-    struct CUgraph_st *capturing;
+    int unused;
 };
 struct CUevent_st {
     double ms;
@@ -377,7 +377,7 @@ EXPORT CUresult cuMemcpyHtoDAsync(CUdeviceptr to, const void *from, size_t n, CU
 {
     ENTER(cuMemcpyHtoDAsync);
     F.c.n_to_device++;
-    if (s->capturing) broken("a copy while a graph is captured");
+    (void)s;
     return leave(copy((void *)to, from, n, 1, 0));
 }
 
@@ -386,7 +386,7 @@ EXPORT CUresult cuMemcpyDtoHAsync(void *to, CUdeviceptr from, size_t n, CUstream
     ENTER(cuMemcpyDtoHAsync);
     F.c.n_to_host++;
     F.c.to_host_bytes += n;
-    if (s->capturing) broken("a copy while a graph is captured");
+    (void)s;
     return leave(copy(to, (const void *)from, n, 0, 1));
 }
 
@@ -397,12 +397,6 @@ EXPORT CUresult cuMemcpyDtoDAsync(CUdeviceptr to, CUdeviceptr from, size_t n, CU
     return leave(copy((void *)to, (const void *)from, n, 1, 1));
 }
 
-static record *next_record(CUstream s)
-{
-    if (s->capturing->n == MAX_RECORD) abort();
-    return &s->capturing->r[s->capturing->n++];
-}
-
 EXPORT CUresult cuMemsetD8Async(CUdeviceptr p, unsigned char v, size_t n, CUstream s)
 {
     ENTER(cuMemsetD8Async);
@@ -410,8 +404,8 @@ EXPORT CUresult cuMemsetD8Async(CUdeviceptr p, unsigned char v, size_t n, CUstre
         broken("memory is cleared that was not allocated");
         return leave(CUDA_ERROR_INVALID_VALUE);
     }
-    if (s->capturing) *next_record(s) = (record){.clear = (uint8_t *)p, .n = n, .value = v};
-    else memset((void *)p, v, n < MAX_CLEARED ? n : MAX_CLEARED); /* a gigabyte for a probe need not be touched */
+    (void)s;
+    memset((void *)p, v, n < MAX_CLEARED ? n : MAX_CLEARED); /* a gigabyte for a probe need not be touched */
     return leave(CUDA_SUCCESS);
 }
 
@@ -439,7 +433,7 @@ EXPORT CUresult cuStreamSynchronize(CUstream s)
 {
     ENTER(cuStreamSynchronize);
     F.c.n_sync++;
-    if (s->capturing) broken("waiting while a graph is captured");
+    (void)s;
     return leave(CUDA_SUCCESS);
 }
 
@@ -528,59 +522,87 @@ EXPORT CUresult cuFuncSetAttribute(CUfunction f, CUfunction_attribute a, int v)
     return leave(CUDA_SUCCESS);
 }
 
+/* Is the launch a legal one? */
+static CUresult check_launch(CUfunction f, const unsigned *grid, const unsigned *block, unsigned shared)
+{
+    F.c.n_launch++;
+    uint64_t threads = (uint64_t)block[0] * block[1] * block[2];
+    if (threads && threads <= 1024 && grid[0] && grid[1] && grid[2] && grid[0] <= 0x7fffffff && grid[1] <= 65535 && grid[2] <= 65535 && (int)shared <= f->shared)
+        return CUDA_SUCCESS;
+    char text[160];
+    snprintf(text, sizeof text, "%s: launch of %u x %u x %u blocks of %llu threads, %u bytes shared", f->name, grid[0], grid[1], grid[2],
+             (unsigned long long)threads, shared);
+    broken(text);
+    return CUDA_ERROR_INVALID_VALUE;
+}
+
 EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig *c, CUfunction f, void **params, void **extra)
 {
     (void)extra;
     ENTER(cuLaunchKernelEx);
-    F.c.n_launch++;
-    uint64_t threads = (uint64_t)c->blockDimX * c->blockDimY * c->blockDimZ;
-    if (!threads || threads > 1024 || !c->gridDimX || !c->gridDimY || !c->gridDimZ || c->gridDimX > 0x7fffffff || c->gridDimY > 65535 ||
-        c->gridDimZ > 65535 || (int)c->sharedMemBytes > f->shared) {
-        char text[160];
-        snprintf(text, sizeof text, "%s: launch of %u x %u x %u blocks of %llu threads, %u bytes shared", f->name, c->gridDimX, c->gridDimY,
-                 c->gridDimZ, (unsigned long long)threads, c->sharedMemBytes);
-        broken(text);
-        return leave(CUDA_ERROR_INVALID_VALUE);
-    }
-    size_t n = 0;
-    fake_kernel run = fake_kernel_find(f->name, &n);
-    if (!run) return leave(CUDA_SUCCESS);
-    fake_grid grid = {{c->gridDimX, c->gridDimY, c->gridDimZ}, (unsigned)threads, c->sharedMemBytes};
-    if (n > sizeof((record *)0)->args) abort();
-    if (c->hStream->capturing) {
-        record *r = next_record(c->hStream);
-        *r = (record){.run = run, .grid = grid};
-        memcpy(r->args, params[0], n);
-    } else run(params[0], &grid);
-    return leave(CUDA_SUCCESS);
+    const unsigned size[] = {c->gridDimX, c->gridDimY, c->gridDimZ}, block[] = {c->blockDimX, c->blockDimY, c->blockDimZ};
+    CUresult r = check_launch(f, size, block, c->sharedMemBytes);
+    size_t n;
+    fake_kernel run = r == CUDA_SUCCESS ? fake_kernel_find(f->name, &n) : NULL;
+    fake_grid grid = {{size[0], size[1], size[2]}, block[0] * block[1] * block[2], c->sharedMemBytes};
+    if (run) run(params[0], &grid);
+    return leave(r);
 }
 
 /* ---- graphs ---- */
 
-EXPORT CUresult cuStreamBeginCapture(CUstream s, CUstreamCaptureMode mode)
+EXPORT CUresult cuGraphCreate(CUgraph *out, unsigned flags)
 {
-    (void)mode;
-    ENTER(cuStreamBeginCapture);
-    if (s->capturing) broken("two captures at once");
-    if (!(s->capturing = calloc(1, sizeof *s->capturing))) return leave(CUDA_ERROR_OUT_OF_MEMORY);
+    (void)flags;
+    ENTER(cuGraphCreate);
+    if (!(*out = calloc(1, sizeof **out))) return leave(CUDA_ERROR_OUT_OF_MEMORY);
     F.c.graphs++;
     return leave(CUDA_SUCCESS);
 }
 
-EXPORT CUresult cuStreamEndCapture(CUstream s, CUgraph *out)
+EXPORT CUresult cuGraphAddKernelNode(CUgraphNode *out, CUgraph g, const CUgraphNode *ahead, size_t n_ahead, const CUDA_KERNEL_NODE_PARAMS *p)
 {
-    CUresult r = enter(VERSIONED(cuStreamEndCapture), 1);
-    *out = NULL;
-    if (r != CUDA_SUCCESS) { /* a capture that has gone wrong ends all the same */
-        pthread_mutex_lock(&F.lock);
-        if (s->capturing) F.c.graphs--;
-        free(s->capturing);
-        s->capturing = NULL;
-        return leave(r);
+    ENTER(cuGraphAddKernelNode);
+    (void)ahead;
+    if (n_ahead) broken("edges are added by themselves");
+    const unsigned size[] = {p->gridDimX, p->gridDimY, p->gridDimZ}, block[] = {p->blockDimX, p->blockDimY, p->blockDimZ};
+    CUresult r = check_launch(p->func, size, block, p->sharedMemBytes);
+    if (r != CUDA_SUCCESS) return leave(r);
+    if (g->n == MAX_RECORD) abort();
+    record *node = &g->r[g->n++];
+    size_t n = 0;
+    *node = (record){.run = fake_kernel_find(p->func->name, &n), .grid = {{size[0], size[1], size[2]}, block[0] * block[1] * block[2], p->sharedMemBytes}};
+    if (n > sizeof node->args) abort();
+    if (node->run) memcpy(node->args, p->kernelParams[0], n);
+    *out = node;
+    return leave(CUDA_SUCCESS);
+}
+
+static void add_edge(CUgraph g, CUgraphNode from, CUgraphNode to)
+{
+    if (from < g->r || to >= g->r + g->n || from >= to || to->n_ahead == MAX_EDGES) broken("an edge between wrong nodes");
+    else to->ahead[to->n_ahead++] = (int)(from - g->r);
+}
+
+/* Before 12.3. The program asks for both by name, cuda.h may have one name for both. */
+EXPORT CUresult plain_edges(CUgraph g, const CUgraphNode *from, const CUgraphNode *to, size_t n) __asm__("cuGraphAddDependencies");
+EXPORT CUresult plain_edges(CUgraph g, const CUgraphNode *from, const CUgraphNode *to, size_t n)
+{
+    CUresult r = enter("cuGraphAddDependencies", 1);
+    if (r != CUDA_SUCCESS) return leave(r);
+    for (size_t i = 0; i < n; i++) add_edge(g, from[i], to[i]);
+    return leave(CUDA_SUCCESS);
+}
+
+EXPORT CUresult programmatic_edges(CUgraph g, const CUgraphNode *from, const CUgraphNode *to, const CUgraphEdgeData *data, size_t n) __asm__("cuGraphAddDependencies_v2");
+EXPORT CUresult programmatic_edges(CUgraph g, const CUgraphNode *from, const CUgraphNode *to, const CUgraphEdgeData *data, size_t n)
+{
+    CUresult r = enter("cuGraphAddDependencies_v2", 1);
+    if (r != CUDA_SUCCESS) return leave(r);
+    for (size_t i = 0; i < n; i++) {
+        if (data[i].type != CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC || data[i].from_port != CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC) broken("an edge of another kind");
+        add_edge(g, from[i], to[i]);
     }
-    if (!s->capturing) broken("the end of no capture");
-    *out = s->capturing;
-    s->capturing = NULL;
     return leave(CUDA_SUCCESS);
 }
 
@@ -611,15 +633,30 @@ EXPORT CUresult cuGraphExecDestroy(CUgraphExec e)
     return leave(F.sick);
 }
 
+/* A node that nothing holds back: the first or, so that a wait that is missing shows, the last. */
+static int next_node(const struct CUgraph_st *g, const uint8_t *done, int backwards)
+{
+    int found = -1;
+    for (int i = 0; i < g->n && (found < 0 || backwards); i++) {
+        int ready = !done[i];
+        for (int k = 0; k < g->r[i].n_ahead; k++) ready &= done[g->r[i].ahead[k]];
+        if (ready) found = i;
+    }
+    return found;
+}
+
 EXPORT CUresult cuGraphLaunch(CUgraphExec e, CUstream s)
 {
     (void)s;
     ENTER(cuGraphLaunch);
     F.c.n_graph_launch++;
-    for (int i = 0; i < e->g.n; i++) {
+    uint8_t done[MAX_RECORD] = {0};
+    int backwards = getenv("CB_EMULATE_BACKWARDS") != NULL;
+    for (int n = 0; n < e->g.n; n++) {
+        int i = next_node(&e->g, done, backwards);
         record *r = &e->g.r[i];
         if (r->run) r->run(r->args, &r->grid);
-        else memset(r->clear, r->value, r->n);
+        done[i] = 1;
     }
     return leave(CUDA_SUCCESS);
 }

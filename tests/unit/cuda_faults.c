@@ -300,7 +300,7 @@ static void test_every_call(void **state)
     static const char *const functions[] = {"cuDeviceGet", "cuDeviceGetAttribute", "cuMemAlloc", "cuMemHostAlloc", "cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync", "cuMemcpyDtoDAsync",
                                             "cuMemsetD8Async", "cuStreamSynchronize", "cuEventCreate", "cuEventRecord", "cuEventSynchronize",
                                             "cuEventElapsedTime", "cuModuleLoadData", "cuModuleGetFunction", "cuFuncSetAttribute",
-                                            "cuLaunchKernelEx", "cuStreamBeginCapture", "cuStreamEndCapture", "cuGraphInstantiate",
+                                            "cuLaunchKernelEx", "cuGraphCreate", "cuGraphAddKernelNode", "cuGraphAddDependencies_v2", "cuGraphInstantiate",
                                             "cuGraphLaunch", "cuCtxSetCurrent"};
     static const char *const models[] = {"tiny-llama-4bit", "tiny-qwen35moe-4bit"};
     cb_err err;
