@@ -106,6 +106,20 @@ typedef struct cu_stream {
     int32_t wait_first;      /* lists of experts are made by an earlier launch that may not have ended */
 } cu_stream;
 
+/* Products of 17 to 64 rows (batch.cu): cu_linears whose parts have one format. A block's tile is 96 outputs times 64 rows (wide), 192 times 32
+ * (tall), or 32 times 32 with a segment of K for each eighth of its warps (split). */
+enum { CU_BATCH_LEAST = 17, CU_BATCH_MOST = 64, CU_BATCH_STAGES = 4, CU_BATCH_SHARED = 216 << 10 };
+#define CU_BATCH_FORMATS(X) /* name, fmt, bits, group; groups of a stage; of split: blocks of columns of a warp, stages */ \
+    X(4g64, CU_FMT_AFFINE, 4, 64, 2, 3, 3) X(2g128, CU_FMT_AFFINE, 2, 128, 1, 2, 2) X(4g32, CU_FMT_AFFINE, 4, 32, 4, 3, 3)  \
+    X(8g64, CU_FMT_AFFINE, 8, 64, 1, 3, 3) X(planes, CU_FMT_PLANES, 8, 64, 1, 3, 2)
+enum {
+#define CU_BATCH_NAME(name, ...) CU_BATCH_##name,
+    CU_BATCH_FORMATS(CU_BATCH_NAME)
+#undef CU_BATCH_NAME
+    CU_N_BATCH
+};
+enum { CU_BATCH_WIDE, CU_BATCH_TALL, CU_BATCH_SPLIT, CU_BATCH_SHAPES };
+
 /* KV state of one layer. Head h of block b is at base + (b*n_heads + h)*head_bytes: K high bytes [64][dim], K low bytes, V high
  * bytes [dim][64], V low bytes, then f32 dk [parts][64] and dv [64]. */
 typedef struct cu_kv {

@@ -1,6 +1,7 @@
 /* launch.c: the operations of one launch become a kernel's arguments. */
 #include "cuda/graph.h"
 #include "cuda/lower.h"
+#include "cuda/batch.h"
 #include "cuda/few.h"
 #include "cuda/stream.h"
 #include "cuda/fuse.h"
@@ -276,6 +277,38 @@ static int stream(cb_dev *d, cu_linears *all, cb_err *err)
     return rc;
 }
 
+/* Products of 17 to 64 rows, a launch for each format, side by side; those that k_batch leaves stay in `all`. The smaller launch goes first: the other
+ * one begins on the multiprocessors it leaves. */
+static int batch(cb_dev *d, cu_linears *all, cb_err *err)
+{
+    cu_linears part[CU_N_BATCH];
+    cu_batch cut[CU_N_BATCH];
+    int left = 0, rc = 0, done = 0;
+    for (int f = 0; f < CU_N_BATCH; f++) part[f].n_parts = cut[f].blocks = 0;
+    for (int i = 0; i < all->n_parts; i++) {
+        int f = cu_batch_format(&all->part[i]);
+        if (f < 0) all->part[left++] = all->part[i];
+        else part[f].part[part[f].n_parts++] = all->part[i];
+    }
+    all->n_parts = left;
+    for (int f = 0; f < CU_N_BATCH; f++) {
+        if (!part[f].n_parts || cu_batch_cut(&part[f], d->n_sm, d->max_shared, &cut[f])) continue;
+        for (int i = 0; i < part[f].n_parts; i++) all->part[all->n_parts++] = part[f].part[i];
+        cut[f].blocks = 0;
+    }
+    for (;;) {
+        int next = -1;
+        for (int f = 0; f < CU_N_BATCH; f++)
+            if (cut[f].blocks && (next < 0 || cut[f].blocks < cut[next].blocks)) next = f;
+        if (done && (next >= 0 || all->n_parts)) cu_graph_beside(d);
+        if (next < 0 || rc < 0) return rc;
+        const cu_batch *b = &cut[next];
+        done = 1;
+        rc = cu_kernel_launch(d, (cu_kernel)(CU_K_BATCH + next * CU_BATCH_SHAPES + b->shape), b->blocks, 1, 1, b->threads, b->shared, &part[next], err);
+        cut[next].blocks = 0;
+    }
+}
+
 static int gemv(cb_dev *d, cu_linears *a, cb_err *err)
 {
     const cu_linear *e = experts_of(a);
@@ -310,15 +343,20 @@ static int products(cb_dev *d, const int32_t *ops, int n, cb_err *err)
 {
     cu_linears a = {.n_parts = 0};
     const int32_t *listed = NULL;
+    int left = 0, rc;
     for (int i = 0; i < n; i++) {
-        cu_linear *part = &a.part[a.n_parts];
-        part_of(d, &d->plan->ops[ops[i]], part);
-        if (!part->n_rows) continue;
-        int rc = part->n_rows >= (part->tiles ? GEMM_EXPERT_ROWS * part->n_experts : GEMM_ROWS) ? gemm(d, part, &listed, err) : 0;
-        if (rc < 0) return rc;
-        a.n_parts += !rc;
+        part_of(d, &d->plan->ops[ops[i]], &a.part[a.n_parts]);
+        a.n_parts += a.part[a.n_parts].n_rows != 0;
     }
-    int rc = stream(d, &a, err);
+    if (d->cc / 10 == 9 && (rc = batch(d, &a, err)) < 0) return rc;
+    for (int i = 0; i < a.n_parts; i++) {
+        cu_linear *p = &a.part[i];
+        rc = p->n_rows >= (p->tiles ? GEMM_EXPERT_ROWS * p->n_experts : GEMM_ROWS) ? gemm(d, p, &listed, err) : 0;
+        if (rc < 0) return rc;
+        if (!rc) a.part[left++] = *p;
+    }
+    a.n_parts = left;
+    rc = stream(d, &a, err);
     return rc < 0 || !a.n_parts ? rc : gemv(d, &a, err);
 }
 

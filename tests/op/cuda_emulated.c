@@ -8,7 +8,7 @@ static char names[TE_CHECKPOINTS][64];
 static uint64_t golden[TE_CHECKPOINTS];
 static int n_names;
 
-enum { OTHERS = 6, N_WAYS = 5 };
+enum { OTHERS = 6, N_WAYS = 6, MANY = 50 };
 
 /* n tokens of sequence 0 by single rows, in steps of so many sessions; all but one of the others' rows come behind. */
 static uint64_t among(cb_engine *e, int n, int sessions)
@@ -34,16 +34,17 @@ static uint64_t among(cb_engine *e, int n, int sessions)
     return h.h;
 }
 
-/* One after the other: single rows, chunks of 5 (with 2 at the end), one step, among others: two, whose launches are those of few rows, and five. */
+/* One after the other: single rows, chunks of 5 (with 2 at the end), one step of 20 and one of 50 (k_batch's tiles of 32 and 64 rows), among others: two, whose launches are those of few rows, and five. */
 static void hashes(const char *dir, const char *device, uint64_t out[N_WAYS])
 {
     cb_engine *e;
     cb_err err = {0};
-    if (cb_engine_open(dir, &(cb_engine_opts){.device = device, .ctx_size = 128, .max_rows = 32, .max_sessions = OTHERS, .n_threads = 1}, &e, &err) < 0)
+    if (cb_engine_open(dir, &(cb_engine_opts){.device = device, .ctx_size = 128, .max_rows = MANY, .max_sessions = OTHERS, .n_threads = 1}, &e, &err) < 0)
         fail_msg("%s: %s", dir, err.text);
     out[0] = te_hash(e, 4, 1);
     out[1] = te_hash(e, 7, 5);
     out[2] = te_hash(e, 20, 20);
+    out[5] = te_hash(e, MANY, MANY);
     out[3] = among(e, 2, 3);
     out[4] = among(e, 2, OTHERS);
     cb_engine_close(e);
@@ -51,7 +52,7 @@ static void hashes(const char *dir, const char *device, uint64_t out[N_WAYS])
 
 static int compare_one(const char *dir)
 {
-    static const char *const what[N_WAYS] = {"by single rows", "in chunks of 5", "in one step of 20", "among two others", "among five others"};
+    static const char *const what[N_WAYS] = {"by single rows", "in chunks of 5", "in one step of 20", "among two others", "among five others", "in one step of 50"};
     uint64_t cpu[N_WAYS], gpu[N_WAYS];
     int bad = 0;
     hashes(dir, "cpu", cpu);

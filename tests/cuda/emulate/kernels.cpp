@@ -28,6 +28,8 @@ KERNELS(BODY)
 CU_CHAINS(CHAIN_BODY)
 #define STREAM_BODY(name, ...) BODY(k_stream_##name, cu_stream) BODY(k_stream_##name##_1, cu_stream)
 CU_STREAM_FORMATS(STREAM_BODY)
+#define BATCH_BODY(name, ...) BODY(k_batch_##name##_wide, cu_linears) BODY(k_batch_##name##_tall, cu_linears) BODY(k_batch_##name##_split, cu_linears)
+CU_BATCH_FORMATS(BATCH_BODY)
 
 extern "C" fake_kernel fake_kernel_find(const char *name, size_t *n)
 {
@@ -41,6 +43,8 @@ extern "C" fake_kernel fake_kernel_find(const char *name, size_t *n)
     CU_CHAINS(FIND_CHAIN)
 #define FIND_STREAM(name, ...) FIND(k_stream_##name, cu_stream) FIND(k_stream_##name##_1, cu_stream)
     CU_STREAM_FORMATS(FIND_STREAM)
+#define FIND_BATCH(name, ...) FIND(k_batch_##name##_wide, cu_linears) FIND(k_batch_##name##_tall, cu_linears) FIND(k_batch_##name##_split, cu_linears)
+    CU_BATCH_FORMATS(FIND_BATCH)
     fprintf(stderr, "emulate: %s is not emulated\n", name);
     return NULL;
 }
