@@ -75,9 +75,9 @@ typedef struct cu_linears {
 } cu_linears;
 
 /* Products of few rows (stream.cu). A thread block has a ring of `slots` stages; a stage is a tile of 16 outputs. A warp takes `per` segments
- * of it, subs = 8 / per warps share it. Shared memory: barriers, the ring, partial sums of each stage, zeros, and columns of activations
+ * of it, subs = 8 / per warps share it. Shared memory: barriers, what warps put aside, the ring, partial sums of each stage, zeros, and columns of activations
  * (planes, then dx and X of each). */
-enum { CU_STREAM_WARPS = 8, CU_STREAM_COPIERS = 4, CU_STREAM_SLOTS = 24, CU_STREAM_RING = 640, CU_STREAM_SHARED = 216 << 10 };
+enum { CU_STREAM_WARPS = 8, CU_STREAM_COPIERS = 4, CU_STREAM_SLOTS = 24, CU_STREAM_NOTES = 576, CU_STREAM_RING = 1152, CU_STREAM_SHARED = 216 << 10 };
 enum { CU_STREAM_ROWS = 4, CU_STREAM_PASS = 8, CU_STREAM_MOST = 16 }; /* rows: of steps whose products stand beside those of experts; at a time; at most */
 enum { CU_STREAM_ZEROS = 256 }; /* bytes */
 #define CU_STREAM_FORMATS(X) /* name, fmt, bits, group, scale_type */                                                                   \

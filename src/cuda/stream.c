@@ -1,7 +1,7 @@
 /* stream.c: which products stream.cu runs, and how they are cut. */
 #include "cuda/stream.h"
 
-_Static_assert((int)CU_STREAM_RING >= 8 * 3 * (int)CU_STREAM_SLOTS, "room for barriers");
+_Static_assert((int)CU_STREAM_NOTES >= 8 * 3 * (int)CU_STREAM_SLOTS && (int)CU_STREAM_RING >= (int)CU_STREAM_NOTES + 64 * (int)CU_STREAM_WARPS, "room for barriers and notes");
 
 static int scale_bytes(const cu_weight *w) { return w->scale_type == CU_S_F32 ? 4 : 2; }
 

@@ -16,6 +16,9 @@ __device__ __forceinline__ uint32_t full(uint32_t sm, int slot) { return sm + 8 
 __device__ __forceinline__ uint32_t empty(uint32_t sm, int slot) { return sm + 8 * (CU_STREAM_SLOTS + slot); }
 __device__ __forceinline__ uint32_t summed(uint32_t sm, int slot) { return sm + 8 * (2 * CU_STREAM_SLOTS + slot); }
 
+/* Where a multiplying warp puts words aside. */
+__device__ __forceinline__ uint32_t notes(uint32_t sm) { return sm + CU_STREAM_NOTES + threadIdx.x / 32 * 64; }
+
 /* The multiplying warps only. */
 __device__ __forceinline__ void meet() { barrier_among(1, 32 * WARPS); }
 
@@ -154,6 +157,33 @@ __device__ __forceinline__ void bring(const cu_stream &a, const int2 *range, uin
 
 /* ---- the warps that multiply ---- */
 
+/* Words that all lanes of a warp have alike, in shared memory while the warp has no register to spare: with fewer than about 100 of them
+ * the compiler puts each load of the inner loop right in front of where it is wanted. */
+template <int N> struct put_aside {
+    static_assert(N % 4 == 0, "four at once");
+    uint32_t at;
+
+    __device__ __forceinline__ put_aside(uint32_t to, const uint32_t (&v)[N]) : at(to)
+    {
+        __syncwarp(); /* all have what stood there */
+        if (threadIdx.x % 32 == 0) {
+#pragma unroll
+            for (int i = 0; i < N; i += 4) sts<4>(at + 4 * i, v + i);
+        }
+        __syncwarp();
+    }
+    __device__ __forceinline__ void back(uint32_t (&v)[N]) const
+    {
+#pragma unroll
+        for (int i = 0; i < N; i += 4) {
+            uint32_t w[4];
+            lds<4>(w, at + 4 * i);
+#pragma unroll
+            for (int k = 0; k < 4; k++) v[i + k] = w[k];
+        }
+    }
+};
+
 struct worker {
     uint32_t sm;
     bool waited;            /* for the kernel's input */
@@ -234,14 +264,14 @@ __device__ __forceinline__ place place_of(const cu_linear &p, const worker &me, 
     return o;
 }
 
-/* A warp's tiles, with these rows. all: begun, when COLS is 1. ONE: of a step of one row. */
-template <class F, int COLS, int SEGS, bool ONE>
+/* A warp's tiles, with these rows. all: begun, when COLS is 1. */
+template <class F, int COLS, int SEGS>
 __device__ __forceinline__ void run(const cu_stream &a, int part, worker &me, chains<F, COLS, SEGS> &all, const columns_view &k, const place &at, const rows_view &rows)
 {
     const cu_linear &p = a.part[part];
     const cu_cut &cut = a.cut[part];
     int lane = threadIdx.x % 32, G = p.w.n_groups, per = COLS == 1 ? SEGS : a.per, l0 = (threadIdx.x / 32 & (a.subs - 1)) * per, step = WARPS / a.subs, n = at.n;
-    bool last = l0 + per == CU_SEGMENTS, regular = COLS == 1 || (!ONE && G % CU_SEGMENTS == 0 && k.n <= COLS);
+    bool last = l0 + per == CU_SEGMENTS, regular = COLS == 1 || (G % CU_SEGMENTS == 0 && k.n <= COLS);
     float *out = at.out;
     if (COLS != 1 && regular) all.begin(k, cut, G, l0);
 #pragma unroll 1
@@ -279,12 +309,12 @@ __device__ __forceinline__ columns_view view_of(const cu_stream &a, const worker
     return {me.sm + a.x_at + col * a.x_bytes, me.sm + a.zeros_at, me.sm + a.x_at + a.columns * a.x_bytes + col * 8 * G, n, a.x_bytes};
 }
 
-template <class F, int COLS, int SEGS, bool ONE>
+template <class F, int COLS, int SEGS>
 __device__ __forceinline__ void run_from(const cu_stream &a, int part, worker &me, const columns_view &k, const place &at, const rows_view &rows)
 {
     chains<F, COLS, SEGS> all;
     if (COLS == 1) all.begin(k, a.cut[part], a.part[part].w.n_groups, (threadIdx.x / 32 & (a.subs - 1)) * SEGS);
-    run<F, COLS, SEGS, ONE>(a, part, me, all, k, at, rows);
+    run<F, COLS, SEGS>(a, part, me, all, k, at, rows);
 }
 
 /* Tiles t0 .. t1 with these rows. */
@@ -293,14 +323,14 @@ template <class F> __device__ __forceinline__ void tiles(const cu_stream &a, int
     place at = place_of(a.part[part], me, t0, t1, rows.row0, rows.n, a.part[part].y_row);
     columns_view k = view_of(a, me, rows.col, rows.n + __popc(rows.flags), a.part[part].w.n_groups);
     if (k.n == 1) {
-        if (a.per == 4) run_from<F, 1, 4, false>(a, part, me, k, at, rows);
-        else if (a.per == 2) run_from<F, 1, 2, false>(a, part, me, k, at, rows);
-        else run_from<F, 1, 1, false>(a, part, me, k, at, rows);
+        if (a.per == 4) run_from<F, 1, 4>(a, part, me, k, at, rows);
+        else if (a.per == 2) run_from<F, 1, 2>(a, part, me, k, at, rows);
+        else run_from<F, 1, 1>(a, part, me, k, at, rows);
     } else if (k.n == 2) {
-        if (a.per == 1) run_from<F, 2, 1, false>(a, part, me, k, at, rows);
-        else run_from<F, 2, 2, false>(a, part, me, k, at, rows);
-    } else if (k.n <= 4) run_from<F, 4, 1, false>(a, part, me, k, at, rows);
-    else run_from<F, 8, 1, false>(a, part, me, k, at, rows);
+        if (a.per == 1) run_from<F, 2, 1>(a, part, me, k, at, rows);
+        else run_from<F, 2, 2>(a, part, me, k, at, rows);
+    } else if (k.n <= 4) run_from<F, 4, 1>(a, part, me, k, at, rows);
+    else run_from<F, 8, 1>(a, part, me, k, at, rows);
     me.stage = at.end;
 }
 
@@ -410,6 +440,61 @@ template <class F> struct row_copy {
     }
 };
 
+/* One warp: sums of the segments of a tile in order, and of the row's remainder when there are two columns; the output of lane 0 to 15. */
+__device__ __forceinline__ void finish_one(const cu_linear &p, uint32_t sums, int n_cols, int n, float old, float *out)
+{
+    if (threadIdx.x % 32 >= 16) return;
+    uint32_t at = sums + threadIdx.x % 32 * 4;
+    float y = lds_float(at);
+#pragma unroll
+    for (int s = 1; s < CU_SEGMENTS; s++) y = y + lds_float(at + s * n_cols * 64);
+    if (p.add) y = old + y;
+    if (n_cols > 1) {
+        float z = lds_float(at + 64);
+#pragma unroll 1
+        for (int s = 1; s < CU_SEGMENTS; s++) z = z + lds_float(at + s * 128 + 64);
+        y = y + z;
+    }
+    if (n < p.w.n_out) *out = y;
+}
+
+/* A warp's tiles t0 .. t1 of entry e, with the columns of one row, one after the other: its integers, and its remainder if there is one. */
+template <class F, int SEGS>
+__device__ __forceinline__ void run_one(const cu_stream &a, int part, worker &me, chains<F, 1, SEGS> &all, int t0, int t1, int e, int n_cols)
+{
+    const cu_linear &p = a.part[part];
+    int lane = threadIdx.x % 32, G = p.w.n_groups, l0 = (threadIdx.x / 32 & (a.subs - 1)) * SEGS, step = WARPS / a.subs;
+    uint32_t end = me.stage + t1 - t0, n = (t0 + me.next - me.stage) * 16;
+    bool last = l0 + SEGS == CU_SEGMENTS;
+#pragma unroll 1
+    for (; me.next < (int)end; me.next += step, n += 16 * step) {
+        float old = 0;
+        if (last && p.add && (int)n + lane < p.w.n_out && lane < 16) old = p.y[(size_t)e * p.y_stride + n + lane];
+        barrier_wait(full(me.sm, me.slot), me.parity);
+#pragma unroll 1
+        for (uint32_t c = 0; c < (uint32_t)n_cols; c++) {
+            float acc[1][2];
+            uint32_t v[8] = {(uint32_t)me.stage, (uint32_t)me.next, (uint32_t)me.slot, (uint32_t)me.parity, n, end, (uint32_t)e, c};
+            put_aside<8> aside(notes(me.sm), v);
+            all.go(me.sm + CU_STREAM_RING + me.slot * a.slot_bytes, G, acc);
+            aside.back(v);
+            me.stage = v[0], me.next = v[1], me.slot = v[2], me.parity = v[3], n = v[4], end = v[5], e = v[6], c = v[7];
+            all.store(me.sm + a.sums_at + me.slot * a.sum_bytes, n_cols, c, l0, acc);
+            if (n_cols > 1) all.other_column(c ? -1 : 1, a.x_bytes, 8 * G);
+        }
+        __syncwarp();
+        barrier_arrive(summed(me.sm, me.slot), SEGS);
+        if (last) {
+            barrier_wait(summed(me.sm, me.slot), me.parity);
+            finish_one(p, me.sm + a.sums_at + me.slot * a.sum_bytes, n_cols, n + lane, old, p.y + (size_t)e * p.y_stride + n + lane);
+            __syncwarp();
+        }
+        barrier_arrive(empty(me.sm, me.slot), 1);
+        if ((me.slot += step) >= a.slots) me.slot -= a.slots, me.parity ^= 1;
+    }
+    me.stage = end;
+}
+
 /* One part. Of experts entry e of the list is slot e, and reads row e of the activations, or the only one; other parts are one such entry. All
  * that does not depend on the row is there before the kernel waits; a row with a remainder is the exception. */
 template <class F, int SEGS> __device__ __forceinline__ void one_row(const cu_stream &a, int part, worker &me, int2 range, loaded &have)
@@ -419,10 +504,7 @@ template <class F, int SEGS> __device__ __forceinline__ void one_row(const cu_st
     bool here = have.planes == p.x.planes && !p.x_step && (have.asked || !p.x.flag);
     chains<F, 1, SEGS> all;
     row_copy<F> copy;
-    auto place_entry = [&](int i) { return place_of(p, me, max(range.x - i * T, 0), min(range.y - i * T, T), i, 1, NULL); };
-    columns_view k = view_of(a, me, 0, 1, G);
-    all.begin(k, a.cut[part], G, (threadIdx.x / 32 & (a.subs - 1)) * SEGS);
-    place at = place_entry(e);
+    all.begin(view_of(a, me, 0, 1, G), a.cut[part], G, (threadIdx.x / 32 & (a.subs - 1)) * SEGS);
     if (!here) {
         copy.begin(a, p.x, me.sm, p.x_step ? e : 0, n_x, threadIdx.x);
         if (me.waited) meet(); /* what stands there is no longer needed */
@@ -438,16 +520,13 @@ template <class F, int SEGS> __device__ __forceinline__ void one_row(const cu_st
         meet();
     }
     for (;;) {
-        rows_view rows = {0, 1, e, p.x.flag ? have.flags : 0};
-        if (rows.flags) {
-            k.n = 2;
-            run_from<F, 2, SEGS == 4 ? 2 : SEGS, true>(a, part, me, k, at, rows);
-        } else run<F, 1, SEGS, true>(a, part, me, all, k, at, rows);
-        me.stage = at.end;
+        uint32_t v[8] = {(uint32_t)e, (uint32_t)e_last, have.flags, have.asked, (uint32_t)range.x, (uint32_t)range.y, (uint32_t)T, 0};
+        put_aside<8> aside(notes(me.sm) + 32, v);
+        run_one<F, SEGS>(a, part, me, all, max(range.x - e * T, 0), min(range.y - e * T, T), e, 1 + (p.x.flag && have.flags));
+        aside.back(v);
+        e = v[0], e_last = v[1], have.flags = v[2], have.asked = v[3], range.x = v[4], range.y = v[5], T = v[6];
         if (++e > e_last) break;
-        at = place_entry(e);
-        all.x[0] += p.x_step * a.x_bytes;
-        all.dx[0] += p.x_step * 8 * G;
+        if (p.x_step) all.other_column(1, a.x_bytes, 8 * G);
     }
 }
 
@@ -529,10 +608,10 @@ template <class F, bool ONE> __device__ __forceinline__ void stream(const cu_str
     } else if (threadIdx.x >= 64 && threadIdx.x < 64 + CU_STREAM_ZEROS / 4) sts_float(sm + a.zeros_at + 4 * (threadIdx.x - 64), 0);
     __syncthreads();
     if (threadIdx.x >= 32 * WARPS) {
-        if (ONE) fewer_registers<40>();
+        if (ONE) fewer_registers<32>();
         bring(a, range, sm);
     } else {
-        if (ONE) more_registers<96>();
+        if (ONE) more_registers<104>();
         touch_params(a, range);
         multiply_all<F, ONE>(a, range, sm);
     }

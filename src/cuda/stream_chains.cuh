@@ -224,6 +224,13 @@ template <class F, int COLS, int SEGS> struct chains {
         advance(-((n + AT_ONCE - 1) / AT_ONCE * AT_ONCE));
     }
 
+    /* To the column so many further, of one row; x_stride, dx_stride: bytes from one to the next. */
+    __device__ __forceinline__ void other_column(int further, int x_stride, int dx_stride)
+    {
+        x[0] += further * x_stride;
+        dx[0] += further * dx_stride;
+    }
+
     /* On to the segments behind these, or back, n times: all segments have as many groups. */
     __device__ __forceinline__ void move_on(int times)
     {
