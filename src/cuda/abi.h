@@ -120,6 +120,31 @@ enum {
 };
 enum { CU_BATCH_WIDE, CU_BATCH_TALL, CU_BATCH_SPLIT, CU_BATCH_SHAPES };
 
+/* Products of a list of experts in steps of several rows (experts.cu): matrices of one shape, which read the same rows. A warp has a ring of its own
+ * of `slots` pieces, 16 outputs by CU_EXPERT_GROUPS groups. Shared memory: barriers of the rings, the list, rows of columns in the activations and in
+ * y, the rings, columns of activations (planes; and behind all of them dx and X, eight by eight). */
+enum { CU_EXPERT_WARPS = 8, CU_EXPERT_GROUPS = 8, CU_EXPERT_SLOTS = 8, CU_EXPERT_PARTS = 2, CU_EXPERT_ROWS = 8 }; /* rows: of an entry at most */
+#define CU_EXPERT_FORMATS(X) X(4g64, CU_FMT_AFFINE, 4, 64, CU_S_BF16) X(4g64_f16, CU_FMT_AFFINE, 4, 64, CU_S_F16) /* of CU_STREAM_FORMATS */
+typedef struct cu_experts {
+    struct {
+        const uint8_t *codes, *scales, *biases;
+        float *y;
+        int64_t y_stride;    /* floats */
+    } part[CU_EXPERT_PARTS];
+    cu_planes x;
+    const int32_t *x_row, *y_row, *tiles; /* cu_linear */
+    int64_t row_bytes, expert_rows; /* cu_weight */
+    uint64_t ends;           /* bit g: group g is the last one of a segment */
+    int32_t n_out, n_groups, chunks; /* of a matrix; chunks of CU_EXPERT_GROUPS groups of a row */
+    int32_t tiles_of, tiles_all; /* tiles of a matrix, of all of them */
+    int32_t stride, scale_stride, scale_step; /* bytes from row to row of a piece, of its codes and of its scales; from chunk to chunk of scales: 0 when a
+                                piece has those of all groups, as they stand in memory, else 16 */
+    int32_t slots, piece_bytes;
+    int32_t list_at, rows_at, ring_at, x_at, x_bytes, d_at, d_bytes, columns;
+    int32_t entries;         /* of the list at most */
+    int32_t wait_first;      /* cu_stream */
+} cu_experts;
+
 /* KV state of one layer. Head h of block b is at base + (b*n_heads + h)*head_bytes: K high bytes [64][dim], K low bytes, V high
  * bytes [dim][64], V low bytes, then f32 dk [parts][64] and dv [64]. */
 typedef struct cu_kv {

@@ -9,7 +9,7 @@
 
 /* The embedded kernels (Makefile: one fatbin a .cu file). */
 extern const unsigned char cb_fatbin_rows[], cb_fatbin_rows_few[], cb_fatbin_row_chains[], cb_fatbin_rows_many[], cb_fatbin_gemv[], cb_fatbin_attention[], cb_fatbin_attention_many[];
-extern const unsigned char cb_fatbin_stream[], cb_fatbin_batch[], cb_fatbin_hybrid[], cb_fatbin_scan[], cb_fatbin_tools[], cb_fatbin_sample[], cb_fatbin_attn_step[], cb_fatbin_attn_join[], cb_fatbin_delta_step[];
+extern const unsigned char cb_fatbin_stream[], cb_fatbin_batch[], cb_fatbin_experts[], cb_fatbin_hybrid[], cb_fatbin_scan[], cb_fatbin_tools[], cb_fatbin_sample[], cb_fatbin_attn_step[], cb_fatbin_attn_join[], cb_fatbin_delta_step[];
 extern const unsigned char cb_fatbin_gemm[], cb_fatbin_gemm_sm90[];
 
 /* In the order of cu_kernel; `shared`: most dynamic shared memory. */
@@ -40,6 +40,9 @@ static const struct kernel_entry {
                          [CU_K_BATCH + CU_BATCH_##name * CU_BATCH_SHAPES + CU_BATCH_SPLIT] = {cb_fatbin_batch, "k_batch_" #name "_split", CU_BATCH_SHARED},
     CU_BATCH_FORMATS(BATCH)
 #undef BATCH
+#define EXPERTS(name, ...) [CU_K_EXPERTS + CU_EXPERTS_##name] = {cb_fatbin_experts, "k_experts_" #name, CU_STREAM_SHARED},
+    CU_EXPERT_FORMATS(EXPERTS)
+#undef EXPERTS
     [CU_K_GEMV4] = {cb_fatbin_gemv, "k_gemv4", 0},
     [CU_K_GEMV8] = {cb_fatbin_gemv, "k_gemv8", 0},
     [CU_K_ATTN] = {cb_fatbin_attention, "k_attn", 16 * 512 * 4},
@@ -60,7 +63,7 @@ static const struct kernel_entry {
     [CU_K_DELTA_PREPARE] = {cb_fatbin_scan, "k_delta_prepare", 0},
     [CU_K_DELTA_SCAN] = {cb_fatbin_scan, "k_delta_scan", 0},
     [CU_K_MOE_COUNT] = {cb_fatbin_hybrid, "k_moe_count", 0},
-    [CU_K_MOE_SORT] = {cb_fatbin_hybrid, "k_moe_sort", 32 * CB_MAX_EXPERTS * 4},
+    [CU_K_MOE_SORT] = {cb_fatbin_hybrid, "k_moe_sort", 33 * CB_MAX_EXPERTS * 4},
     [CU_K_ENCODE] = {cb_fatbin_tools, "k_encode", 0},
     [CU_K_REMAINDERS] = {cb_fatbin_tools, "k_remainders", 0},
     [CU_K_BEST] = {cb_fatbin_sample, "k_best", 0},
@@ -327,7 +330,7 @@ enum { SMALL_MATRIX = 1 << 20 }; /* bytes: less than this on average */
  * launches could not overlap. (k_rows_many: as many rows at a time as fit.) */
 static bool is_of_single_rows(cu_kernel k)
 {
-    return k < CU_K_ROWS_MANY || k == CU_K_SOFTCAP || (k >= CU_K_STREAM && k <= CU_K_STREAM_LAST) || (k >= CU_K_BATCH && k <= CU_K_BATCH_LAST) || (k >= CU_K_ATTN_STEP64 && k <= CU_K_DELTA_STEP) || (k >= CU_K_BEST && k <= CU_K_TOP_TAKE);
+    return k < CU_K_ROWS_MANY || k == CU_K_SOFTCAP || (k >= CU_K_STREAM && k <= CU_K_EXPERTS_LAST) || (k >= CU_K_BATCH && k <= CU_K_BATCH_LAST) || (k >= CU_K_ATTN_STEP64 && k <= CU_K_DELTA_STEP) || (k >= CU_K_BEST && k <= CU_K_TOP_TAKE);
 }
 
 /* stream.cu hides the way of the weights, gemv.cu has less to set up: of small matrices it is as soon done (SmolLM2 on an H200: 1,076 tok/s and

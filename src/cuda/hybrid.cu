@@ -177,39 +177,39 @@ extern "C" __global__ void __launch_bounds__(32 * DELTA_WARPS) k_delta(const __g
 
 /* ---- experts ---- */
 
-/* Exclusive sum over the block's 1024 threads. */
-__device__ __forceinline__ int block_scan(int v, int *warp_sums, int *total)
+/* Exclusive sums over the block's 1024 threads. */
+__device__ __forceinline__ int2 block_scan(int2 v, int2 *warp_sums, int2 *total)
 {
-    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, x = v;
-    for (int s = 1; s < 32; s *= 2) {
-        int y = __shfl_up_sync(FULL, x, s);
-        if (lane >= s) x += y;
-    }
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    auto scan = [&](int2 x) {
+#pragma unroll
+        for (int s = 1; s < 32; s *= 2) {
+            int a = __shfl_up_sync(FULL, x.x, s), b = __shfl_up_sync(FULL, x.y, s);
+            if (lane >= s) x.x += a, x.y += b;
+        }
+        return x;
+    };
+    int2 x = scan(v);
     if (lane == 31) warp_sums[warp] = x;
     __syncthreads();
-    if (warp == 0) {
-        int w = warp_sums[lane];
-        for (int s = 1; s < 32; s *= 2) {
-            int y = __shfl_up_sync(FULL, w, s);
-            if (lane >= s) w += y;
-        }
-        warp_sums[lane] = w;
-    }
+    if (warp == 0) warp_sums[lane] = scan(warp_sums[lane]);
     __syncthreads();
     *total = warp_sums[31];
-    int before = warp ? warp_sums[warp - 1] : 0;
-    __syncthreads();
-    return before + x - v;
+    int2 before = warp ? warp_sums[warp - 1] : make_int2(0, 0);
+    return make_int2(before.x + x.x - v.x, before.y + x.y - v.y);
 }
 
 /* Counting sort of the routed rows by expert; within an expert they keep their order. A thread block has a stretch of the rows, and a warp
- * of it a stretch of that. Of several blocks each looks up what k_moe_count counted for the others. Shared memory: int [32][n_experts]. */
+ * of it a stretch of that. Of several blocks each looks up what k_moe_count counted for the others. Shared memory: int [33][n_experts]. */
 struct stretch {
-    int from, to; /* of the n rows */
+    int begin, end, per, from, to; /* of the n rows: the block's, of a warp of it, this warp's */
     __device__ __forceinline__ stretch(const cu_sort &a)
     {
-        int n = a.n_rows * a.k, block = (n + gridDim.x - 1) / gridDim.x, per = (block + 1023) / 1024 * 32, end = min(n, (int)(blockIdx.x + 1) * block);
-        from = min(end, (int)blockIdx.x * block + (int)threadIdx.x / 32 * per);
+        int n = a.n_rows * a.k, block = (n + gridDim.x - 1) / gridDim.x;
+        per = (block + 1023) / 1024 * 32;
+        end = min(n, (int)(blockIdx.x + 1) * block);
+        begin = min(end, (int)blockIdx.x * block);
+        from = min(end, begin + (int)threadIdx.x / 32 * per);
         to = min(end, from + per);
     }
 };
@@ -231,20 +231,28 @@ extern "C" __global__ void __launch_bounds__(1024) k_moe_count(const __grid_cons
 extern "C" __global__ void __launch_bounds__(1024) k_moe_sort(const __grid_constant__ cu_sort a)
 {
     extern __shared__ int count[];
-    __shared__ int sums[32];
+    __shared__ int2 sums[32];
     pdl_trigger();
-    pdl_wait();
-    int n = a.n_rows * a.k, E = a.n_experts, t = threadIdx.x, lane = t % 32, n_tiles, all, *mine = count + t / 32 * E;
+    int n = a.n_rows * a.k, E = a.n_experts, t = threadIdx.x, lane = t % 32, *mine = count + t / 32 * E, *base = count + 32 * E;
     stretch s(a);
-    for (int i = t; i < 32 * E; i += 1024) count[i] = 0;
+    int warps = (s.end - s.begin + s.per - 1) / s.per; /* that have rows */
+    for (int i = t; i < warps * E; i += 1024) count[i] = 0;
     __syncthreads();
-    for (int i = s.from + lane; i < s.to; i += 32) atomicAdd(&mine[expert_of(a, i)], 1);
+    pdl_wait();
+    int i0 = s.from + lane, e0 = i0 < s.to ? expert_of(a, i0) : -1; /* often all there is */
+    if (e0 >= 0) atomicAdd(&mine[e0], 1);
+    for (int i = i0 + 32; i < s.to; i += 32) atomicAdd(&mine[expert_of(a, i)], 1);
     __syncthreads();
     int here = 0, before = 0, total = 0;
-    for (int w = 0; w < 32 && t < E; w++) { /* of expert t: how many come before warp w's */
-        int c = count[w * E + t];
-        count[w * E + t] = here;
-        here += c;
+    for (int w0 = 0; w0 < warps && t < E; w0 += 8) { /* of expert t: how many come before warp w's */
+        int c[8];
+#pragma unroll
+        for (int u = 0; u < 8; u++) c[u] = w0 + u < warps ? count[(w0 + u) * E + t] : 0;
+#pragma unroll
+        for (int u = 0; u < 8; u++) {
+            if (w0 + u < warps) count[(w0 + u) * E + t] = here;
+            here += c[u];
+        }
     }
     if (gridDim.x == 1) total = here;
     for (int b = 0; b < (int)gridDim.x && gridDim.x > 1 && t < E; b++) {
@@ -252,26 +260,25 @@ extern "C" __global__ void __launch_bounds__(1024) k_moe_sort(const __grid_const
         total += c;
         if (b < (int)blockIdx.x) before += c;
     }
-    int tiles = (total + a.tile - 1) / a.tile, first = block_scan(total, sums, &all), tile0 = block_scan(tiles, sums, &n_tiles);
-    for (int w = 0; w < 32 && t < E; w++) count[w * E + t] += first + before;
+    int2 all, first = block_scan(make_int2(total, (total + a.tile - 1) / a.tile), sums, &all);
+    if (t < E) base[t] = first.x + before;
     if (blockIdx.x == 0) {
-        if (t < E) a.expert_at[t] = first;
+        if (t < E) a.expert_at[t] = first.x;
         if (t == 0) a.expert_at[E] = n;
-        for (int i = 0; i < tiles; i++) {
-            int at = first + i * a.tile, rows = total - i * a.tile;
-            ((int4 *)a.tiles)[tile0 + i] = make_int4(t, at, rows < a.tile ? rows : a.tile, n_tiles);
+        for (int i = 0; i * a.tile < total; i++) {
+            int at = first.x + i * a.tile, rows = total - i * a.tile;
+            ((int4 *)a.tiles)[first.y + i] = make_int4(t, at, rows < a.tile ? rows : a.tile, all.y);
         }
     }
-    for (int j = n_tiles + blockIdx.x * 1024 + t; j <= n; j += gridDim.x * 1024)
+    for (int j = all.y + blockIdx.x * 1024 + t; j <= n; j += gridDim.x * 1024)
         ((int4 *)a.tiles)[j] = make_int4(-1, 0, 0, 0); /* a launch has a block for each possible tile */
     __syncthreads();
-    for (int i0 = s.from; i0 < s.to; i0 += 32) {
-        int i = i0 + lane, e = i < s.to ? expert_of(a, i) : -1;
-        unsigned same = __match_any_sync(FULL, e);
-        int ahead = __popc(same & ((1u << lane) - 1)), at = e < 0 ? 0 : mine[e] + ahead;
+    for (int i = i0; i - lane < s.to; i += 32, e0 = i < s.to ? expert_of(a, i) : -1) {
+        unsigned same = __match_any_sync(FULL, e0);
+        int ahead = __popc(same & ((1u << lane) - 1)), at = e0 < 0 ? 0 : base[e0] + mine[e0] + ahead;
         __syncwarp();
-        if (e >= 0) {
-            if (!ahead) mine[e] += __popc(same);
+        if (e0 >= 0) {
+            if (!ahead) mine[e0] += __popc(same);
             a.slots[at] = i;
             a.rows[at] = i / a.k;
         }

@@ -132,14 +132,20 @@ static int rows_many(cb_dev *d, const int32_t *ops, const cu_launch *l, int n_ro
     return rc;
 }
 
-/* k_rows_many from CU_FEW_ROWS on: below, a thread block a row is sooner done. */
+/* A thread block a row is sooner done than k_rows_many: up to CU_FEW_ROWS rows, and as many narrow ones as are all there at once. */
+static bool few_enough(const cb_dev *d, const cu_few *f, int n_rows)
+{
+    return f && (n_rows < CU_FEW_ROWS || (f->threads <= 128 && f->a.n_parts == 1 && n_rows * f->threads <= 512 * d->n_sm));
+}
+
 static int rows(cb_dev *d, const cu_schedule *s, const cu_launch *l, cb_err *err)
 {
     const cb_op *first = &d->plan->ops[s->order[l->first]];
     int n_rows = cu_n_rows(d, first->out >= 0 ? first->out : first->in[0]);
     cu_rows a = {.step = d->step, .ops = l->table, .n_ops = l->n};
     if (!n_rows) return 0;
-    int width = n_rows >= CU_FEW_ROWS ? many_width(d, s->order + l->first, l->n) : 0;
+    bool few = few_enough(d, l->few, n_rows);
+    int width = n_rows >= CU_FEW_ROWS && !few ? many_width(d, s->order + l->first, l->n) : 0;
     if (width) return rows_many(d, s->order + l->first, l, n_rows, width, err);
     if (first->kind == CB_ROUTE && l->n == 1 && n_rows >= CU_FEW_ROWS) {
         cu_rows_many route = {.step = d->step, .ops = l->table, .n_ops = 1, .n_rows = n_rows};
@@ -149,7 +155,7 @@ static int rows(cb_dev *d, const cu_schedule *s, const cu_launch *l, cb_err *err
         cu_rows_many put = {.step = d->step, .ops = l->table, .n_ops = 1, .n_rows = n_rows};
         return cu_kernel_launch(d, CU_K_KV_PUT_MANY, (unsigned)(n_rows + CU_PUT_ROWS - 1) / CU_PUT_ROWS, (unsigned)d->kv[first->n[0]].n_heads, 1, 256, 0, &put, err);
     }
-    if (l->few && n_rows < CU_FEW_ROWS) {
+    if (few) {
         cu_few *f = l->few;
         if (f->beside) {
             cu_rows_two two = {.part = {f->a, f->beside->a}, .n_rows = n_rows};
@@ -309,6 +315,33 @@ static int batch(cb_dev *d, cu_linears *all, cb_err *err)
     }
 }
 
+/* Products of a list of experts in steps of several rows, a launch for those of one shape: what is not for a k_experts is left in `all`. */
+static int experts(cb_dev *d, cu_linears *all, cb_err *err)
+{
+    const cu_linear *e = experts_of(all);
+    bool beside = d->schedule == &d->schedules[CU_FOR_ONE] || d->schedule == &d->schedules[CU_FOR_FEW]; /* other products stand in the same launch */
+    if (!e || !d->stream_on || beside) return 0;
+    int entries = cu_max_tiles(e->n_rows, e->n_experts), left = 0, rc = 0;
+    for (int i = 0; i < all->n_parts; i++) {
+        const cu_linear *p[CU_EXPERT_PARTS] = {&all->part[i], &all->part[i + 1]};
+        cu_experts a;
+        unsigned shared;
+        int n = i + 1 < all->n_parts ? 2 : 1;
+        if (rc < 0) break;
+        while (n && (!p[0]->tiles || !cu_experts_cut(&a, p, n, d->max_shared, cu_expert_tile(e->n_rows), entries, &shared))) n--;
+        if (!n) {
+            all->part[left++] = all->part[i];
+            continue;
+        }
+        a.wait_first = !d->list_made;
+        rc = cu_kernel_launch(d, (cu_kernel)(CU_K_EXPERTS + cu_experts_format(&p[0]->w)), (unsigned)d->n_sm, 1, 1, 32 * CU_EXPERT_WARPS, shared, &a, err);
+        d->list_made = true;
+        i += n - 1;
+    }
+    all->n_parts = left;
+    return rc;
+}
+
 static int gemv(cb_dev *d, cu_linears *a, cb_err *err)
 {
     const cu_linear *e = experts_of(a);
@@ -356,7 +389,8 @@ static int products(cb_dev *d, const int32_t *ops, int n, cb_err *err)
         if (!rc) a.part[left++] = *p;
     }
     a.n_parts = left;
-    rc = stream(d, &a, err);
+    rc = experts(d, &a, err);
+    if (rc == 0) rc = stream(d, &a, err);
     return rc < 0 || !a.n_parts ? rc : gemv(d, &a, err);
 }
 
@@ -416,7 +450,7 @@ static int sort(cb_dev *d, int index, cb_err *err)
     int64_t want = ((int64_t)a.n_rows * a.k + CU_SORT_ROWS - 1) / CU_SORT_ROWS;
     unsigned blocks = want < 1 ? 1 : want < CU_SORT_BLOCKS ? (unsigned)want : CU_SORT_BLOCKS;
     int rc = blocks == 1 ? 0 : cu_kernel_launch(d, CU_K_MOE_COUNT, blocks, 1, 1, 1024, (unsigned)(a.n_experts * 4), &a, err);
-    return rc < 0 ? rc : cu_kernel_launch(d, CU_K_MOE_SORT, blocks, 1, 1, 1024, (unsigned)(32 * a.n_experts * 4), &a, err);
+    return rc < 0 ? rc : cu_kernel_launch(d, CU_K_MOE_SORT, blocks, 1, 1, 1024, (unsigned)(33 * a.n_experts * 4), &a, err);
 }
 
 int cu_launch_ops(cb_dev *d, const cu_schedule *s, const cu_launch *l, cb_err *err)

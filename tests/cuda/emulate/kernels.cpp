@@ -30,6 +30,8 @@ CU_CHAINS(CHAIN_BODY)
 CU_STREAM_FORMATS(STREAM_BODY)
 #define BATCH_BODY(name, ...) BODY(k_batch_##name##_wide, cu_linears) BODY(k_batch_##name##_tall, cu_linears) BODY(k_batch_##name##_split, cu_linears)
 CU_BATCH_FORMATS(BATCH_BODY)
+#define EXPERTS_BODY(name, ...) BODY(k_experts_##name, cu_experts)
+CU_EXPERT_FORMATS(EXPERTS_BODY)
 
 extern "C" fake_kernel fake_kernel_find(const char *name, size_t *n)
 {
@@ -45,6 +47,8 @@ extern "C" fake_kernel fake_kernel_find(const char *name, size_t *n)
     CU_STREAM_FORMATS(FIND_STREAM)
 #define FIND_BATCH(name, ...) FIND(k_batch_##name##_wide, cu_linears) FIND(k_batch_##name##_tall, cu_linears) FIND(k_batch_##name##_split, cu_linears)
     CU_BATCH_FORMATS(FIND_BATCH)
+#define FIND_EXPERTS(name, ...) FIND(k_experts_##name, cu_experts)
+    CU_EXPERT_FORMATS(FIND_EXPERTS)
     fprintf(stderr, "emulate: %s is not emulated\n", name);
     return NULL;
 }
