@@ -107,11 +107,11 @@ typedef struct cu_stream {
 } cu_stream;
 
 /* Products of 17 to 64 rows (batch.cu): cu_linears whose parts have one format. A block's tile is 96 outputs times 64 rows (wide), 192 times 32
- * (tall), or 32 times 32 with a segment of K for each eighth of its warps (split). */
+ * (tall), or 64 times 16 or 32 times 32 with a segment of K for each eighth of its warps (split). */
 enum { CU_BATCH_LEAST = 17, CU_BATCH_MOST = 64, CU_BATCH_STAGES = 4, CU_BATCH_SHARED = 216 << 10 };
-#define CU_BATCH_FORMATS(X) /* name, fmt, bits, group; groups of a stage; of split: blocks of columns of a warp, stages */ \
-    X(4g64, CU_FMT_AFFINE, 4, 64, 2, 3, 3) X(2g128, CU_FMT_AFFINE, 2, 128, 1, 2, 2) X(4g32, CU_FMT_AFFINE, 4, 32, 4, 3, 3)  \
-    X(8g64, CU_FMT_AFFINE, 8, 64, 1, 3, 3) X(planes, CU_FMT_PLANES, 8, 64, 1, 3, 2)
+#define CU_BATCH_FORMATS(X) /* name, fmt, bits, group; groups of a stage; of split: 32s of outputs (1 or 2), stages */      \
+    X(4g64, CU_FMT_AFFINE, 4, 64, 2, 2, 4) X(2g128, CU_FMT_AFFINE, 2, 128, 1, 2, 2) X(4g32, CU_FMT_AFFINE, 4, 32, 4, 2, 4)  \
+    X(8g64, CU_FMT_AFFINE, 8, 64, 1, 2, 3) X(planes, CU_FMT_PLANES, 8, 64, 1, 1, 2)
 enum {
 #define CU_BATCH_NAME(name, ...) CU_BATCH_##name,
     CU_BATCH_FORMATS(CU_BATCH_NAME)

@@ -1,24 +1,23 @@
 /* batch.c: which products batch.cu does, and in which shape. */
 #include "cuda/batch.h"
 
-/* Of each format: groups of a stage; of split: blocks of 8 columns of a warp, stages. */
+/* Of each format: groups of a stage; of split: 32s of outputs, stages. */
 static const struct {
-    int bits, group, planes, groups, nt, stages;
+    int bits, group, planes, groups, og, stages;
 } formats[CU_N_BATCH] = {
-#define FORMAT(name, fmt, b, g, n, t, s) [CU_BATCH_##name] = {.bits = b, .group = g, .planes = (fmt) == CU_FMT_PLANES, .groups = n, .nt = t, .stages = s},
+#define FORMAT(name, fmt, b, g, n, o, s) [CU_BATCH_##name] = {.bits = b, .group = g, .planes = (fmt) == CU_FMT_PLANES, .groups = n, .og = o, .stages = s},
     CU_BATCH_FORMATS(FORMAT)
 #undef FORMAT
 };
 
-/* Tiles: outputs, rows, columns (of split at most), warps, slices of K. */
+/* 32s of outputs and 16s of rows (split: they are 3 together), slices of K; what a tile takes, in some unit. */
 static const struct {
-    int outputs, rows, columns, warps, slices;
-    int cost; /* of a tile's time */
-} shapes[CU_BATCH_SHAPES] = {
-    [CU_BATCH_WIDE] = {96, 64, 96, 12, 1, 600},
-    [CU_BATCH_TALL] = {192, 32, 48, 12, 1, 600},
-    [CU_BATCH_SPLIT] = {32, 32, 48, 16, CU_SEGMENTS, 170},
-};
+    int og, cg, slices, cost;
+} shapes[CU_BATCH_SHAPES] = {[CU_BATCH_WIDE] = {3, 4, 1, 600}, [CU_BATCH_TALL] = {6, 2, 1, 600}, [CU_BATCH_SPLIT] = {0, 0, CU_SEGMENTS, 170}};
+enum { WIDE_HALF = 350 }; /* of wide with up to 32 rows */
+
+static int og_of(int format, int shape) { return shapes[shape].og ? shapes[shape].og : formats[format].og; }
+static int cg_of(int format, int shape) { return shapes[shape].cg ? shapes[shape].cg : 3 - formats[format].og; }
 
 int cu_batch_format(const cu_linear *a)
 {
@@ -37,16 +36,16 @@ static int64_t shared_bytes(int format, int shape, int groups)
 {
     bool split = shape == CU_BATCH_SPLIT;
     int n = !split ? formats[format].groups : formats[format].group < 64 ? 2 : 1, stages = split ? formats[format].stages : CU_BATCH_STAGES;
-    int columns = split ? 16 * formats[format].nt : shapes[shape].columns, outputs = shapes[shape].outputs;
+    int columns = 24 * cg_of(format, shape), outputs = 32 * og_of(format, shape);
     int64_t of_column = 2 * formats[format].group * n, of_output = (formats[format].planes ? 128 : formats[format].group * formats[format].bits / 8) * n;
     int64_t lines = (int64_t)groups * (8 * outputs + 16 + 8 * columns + 16);
     return (lines + 127) / 128 * 128 + stages * shapes[shape].slices * (columns * of_column + outputs * of_output);
 }
 
-static int64_t tiles_of(const cu_linear *a, int shape)
+static int64_t tiles_of(const cu_linear *a, int format, int shape)
 {
-    int64_t across = (a->w.n_out + shapes[shape].outputs - 1) / shapes[shape].outputs, down = (a->n_rows + shapes[shape].rows - 1) / shapes[shape].rows;
-    return across * down;
+    int outputs = 32 * og_of(format, shape), rows = 16 * cg_of(format, shape);
+    return (int64_t)((a->w.n_out + outputs - 1) / outputs) * ((a->n_rows + rows - 1) / rows);
 }
 
 enum { MOST_ROUNDS = 3 }; /* of large matrices the kernels of many rows make more out of the multiprocessors */
@@ -61,18 +60,19 @@ bool cu_batch_cut(cu_linears *a, int n_sm, int max_shared, cu_batch *out)
         for (int i = 0; i < a->n_parts; i++) {
             int64_t bytes = shared_bytes(out->format, shape, a->part[i].w.n_groups);
             if (bytes > shared) shared = bytes;
-            tiles += tiles_of(&a->part[i], shape);
+            tiles += tiles_of(&a->part[i], out->format, shape);
         }
-        int64_t rounds = (tiles + n_sm - 1) / n_sm, time = rounds * shapes[shape].cost;
+        int cost = shape == CU_BATCH_WIDE && a->part[0].n_rows <= 32 ? WIDE_HALF : shapes[shape].cost;
+        int64_t rounds = (tiles + n_sm - 1) / n_sm, time = rounds * cost;
         if (shared > most || (rounds > MOST_ROUNDS && shape != CU_BATCH_SPLIT) || (best && time >= best)) continue;
         best = time;
         out->shape = shape;
         out->blocks = (unsigned)tiles;
-        out->threads = 32 * (unsigned)shapes[shape].warps;
+        out->threads = 32 * (unsigned)(og_of(out->format, shape) * cg_of(out->format, shape) * shapes[shape].slices);
         out->shared = (unsigned)shared;
     }
     if (!best || best > MOST_ROUNDS * shapes[CU_BATCH_WIDE].cost) return false;
     a->block0[0] = 0;
-    for (int i = 0; i < a->n_parts; i++) a->block0[i + 1] = a->block0[i] + (int32_t)tiles_of(&a->part[i], out->shape);
+    for (int i = 0; i < a->n_parts; i++) a->block0[i + 1] = a->block0[i] + (int32_t)tiles_of(&a->part[i], out->format, out->shape);
     return true;
 }

@@ -7,16 +7,17 @@
 #if __CUDA_ARCH__ >= 900
 namespace gm {
 
-/* OG x CG warps, each 32 outputs times NT blocks of 8 columns, CG blocks apart; SLICES of the segments, each with as many warps: 1, or all 8. */
+/* OG x CG warps, each 32 outputs times NT blocks of 8 columns, CG blocks apart, two of them for rows; SLICES of the segments, each with as many warps:
+ * 1, or all 8. */
 template <class F_, int OG_, int CG_, int NT_, int SLICES_, int STAGES_> struct bshape {
     using F = F_;
     static constexpr int OG = OG_, CG = CG_, SLICES = SLICES_, STAGES = STAGES_, MT = 2, NT = NT_;
-    static constexpr int RT = OG * 32, TT = CG * NT * 8, ROWS = TT >= 96 ? 64 : 32, WARPS = OG * CG * SLICES, THREADS = 32 * WARPS;
+    static constexpr int RT = OG * 32, TT = CG * NT * 8, ROWS = CG * 16, WARPS = OG * CG * SLICES, THREADS = 32 * WARPS;
     static constexpr int X_BYTES = TT * F::TB, W_BYTES = RT * F::WS, STAGE = SLICES * (X_BYTES + W_BYTES);
     static constexpr int SB_ROW = RT * 8 + 16, DX_ROW = TT * 8 + 16; /* (s, b) of the outputs, (dx, X) of the rows: a line for each group */
     static constexpr int SUM_ROW = RT + 4, SUMS = SLICES * TT * SUM_ROW * 4;
     static constexpr int KA = F::KS * (F::PLANES ? 2 : 1);
-    static_assert(SLICES == 1 || (SLICES == CU_SEGMENTS && OG == 1), "slices");
+    static_assert((SLICES == 1 || SLICES == CU_SEGMENTS) && (NT == 2 || NT == 3), "shape");
     static_assert(SUMS <= STAGES * STAGE, "room for sums");
     /* The first group of a slice. */
     static __device__ __forceinline__ int begin(int slice, int G) { return SLICES == 1 ? slice * G : slice * G / CU_SEGMENTS; }
@@ -38,15 +39,15 @@ template <class S> struct pieces {
 
     __device__ __forceinline__ void begin(const cu_linear &a, int n0)
     {
-        const int tid = threadIdx.x, q = tid % TQ, k = tid / TQ, slice = k / T_STEP, G = a.w.n_groups;
+        const int tid = threadIdx.x, q = tid % TQ, k = tid / TQ, slice = S::SLICES > 1 ? k / T_STEP : 0, G = a.w.n_groups;
         const int gi = q * 16 / (2 * F::GROUP), rem = q * 16 % (2 * F::GROUP), lo = rem / F::GROUP, qq = rem % F::GROUP / 16;
         const int j = F::XB >= 32 ? (qq >> 1) % F::PACK : qq, m0 = F::XB >= 32 ? (qq >> 1) / F::PACK * 32 + (qq & 1) * 16 : 0;
-        token = k % T_STEP;
+        token = S::SLICES > 1 ? k % T_STEP : k;
         x = a.x.planes + j * 64 + m0 + lo * 64 * F::PACK;
         x_to = slice * S::X_BYTES + x_at<S::TT>(q * 16, token);
         x_first = S::begin(slice, G) + gi;
         x_end = S::begin(slice + 1, G);
-        const int wq = tid % WQ, wk = tid / WQ, w_slice = wk / W_STEP, r = wk % W_STEP;
+        const int wq = tid % WQ, wk = tid / WQ, w_slice = S::SLICES > 1 ? wk / W_STEP : 0, r = S::SLICES > 1 ? wk % W_STEP : wk;
         w_first = S::begin(w_slice, G);
         w_end = S::begin(w_slice + 1, G) - wq * 16 / F::WB;
         w = a.w.codes + (int64_t)(n0 + r) * a.w.row_bytes + w_first * F::WB + wq * 16;
@@ -90,7 +91,7 @@ template <class S> struct pieces {
 template <class S> __device__ __forceinline__ void load_scales(const cu_weight &w, int n0, uint32_t sb)
 {
     using F = typename S::F;
-    enum { AT_ONCE = 4 };
+    enum { AT_ONCE = 8 };
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, G = w.n_groups;
     const bool wide = F::PLANES || w.scale_type == CU_S_F32, half = w.scale_type == CU_S_F16;
 #pragma unroll 1
@@ -124,78 +125,109 @@ template <class S> __device__ __forceinline__ void load_scales(const cu_weight &
         }
 }
 
-/* Weights that no stage has room for yet come near. */
+/* Weights that no stage has room for yet come near, and scales. */
 template <class S> __device__ __forceinline__ void prefetch_rows(const cu_weight &w, int n0)
 {
-    const int lines = (int)((w.row_bytes + 127) / 128), rows = min(S::RT, w.n_out - n0);
+    const int lines = (int)((w.row_bytes + 127) / 128), rows = min(S::RT, w.n_out - n0), of_scales = w.n_groups * (w.scale_type == CU_S_F32 ? 4 : 2);
     for (int r = threadIdx.x / 32; r < rows; r += S::WARPS)
         for (int i = threadIdx.x % 32; i < lines; i += 32) prefetch(w.codes + (int64_t)(n0 + r) * w.row_bytes + i * 128);
+    for (int at = threadIdx.x * 128; at < rows * of_scales; at += S::THREADS * 128) {
+        prefetch(w.scales + (int64_t)n0 * of_scales + at);
+        if (S::F::AFFINE) prefetch(w.biases + (int64_t)n0 * of_scales + at);
+    }
 }
 
-/* Weights of group gi of a stage: this lane's words of rows r and r + 8 of both blocks of 16, as operands. */
-template <class S> __device__ __forceinline__ void unpack(uint32_t (&A)[S::KA][S::MT][4], uint32_t w, int gi, int row0)
-{
+/* Where a lane reads in a stage, counted from its slice's first byte: pairs of chunks of its row of weights (the second 16 rows stand behind); its row
+ * of the warp's first block of columns, of which k-steps are XORed chunks. */
+template <class S> struct lanes {
     using F = typename S::F;
-    const int lane = threadIdx.x & 31, row = row0 + (lane & 15), half = lane >> 4, swz = w_swizzle<F>(row);
-#pragma unroll
-    for (int mt = 0; mt < S::MT; mt++) {
-        const uint32_t p = w + (row + mt * 16) * F::WS;
-        uint32_t v[4];
-        if constexpr (F::XB == 16) { /* two groups at once */
-            matrices(v, p + (((gi & ~1) + half ^ swz) << 4));
-#pragma unroll
-            for (int h = 0; h < 2; h++) {
-                A[0][mt][h] = v[2 * (gi & 1) + h] & F::MASK;
-                A[0][mt][2 + h] = (v[2 * (gi & 1) + h] >> F::BITS) & F::MASK;
-            }
-        } else {
-#pragma unroll
-            for (int m = 0; m < F::WB; m += 32) {
-                matrices(v, p + ((gi * F::WB + m) / 16 + half ^ swz) * 16);
-#pragma unroll
-                for (int h = 0; h < 4; h++)
-#pragma unroll
-                    for (int j = 0; j < F::PACK; j++) A[m / 32 * F::PACK + j][mt][h] = (v[h] >> (F::BITS * j)) & F::MASK;
-            }
-        }
-    }
-}
+    uint32_t w[F::WS / 32], x;
 
-/* What a warp holds: of the segment in work, and of those before. The last block of columns may have nothing but remainders. */
-template <class S> struct outputs {
-    static constexpr int ROW_BLOCKS = S::ROWS / 8 / S::CG, EACH = S::NT * 4;
-    float acc[S::MT][S::NT][4], tot[S::MT][S::NT][4];
-    int seg;
-
-    __device__ __forceinline__ void clear()
+    /* Lanes 0-15 address the rows of one chunk, the others those of the next; of columns lanes 0-7 and 8-15 the halves of a k-step's hi bytes, 16-31
+     * those of its lo bytes. */
+    __device__ __forceinline__ void begin(int row0, int tok0)
     {
+        const int lane = threadIdx.x & 31, row = row0 + (lane & 15);
 #pragma unroll
-        for (int i = 0; i < S::MT * EACH; i++) (&acc[0][0][0])[i] = 0.0f, (&tot[0][0][0])[i] = -0.0f; /* -0 + x is x */
-        seg = 0;
+        for (int i = 0; i < F::WS / 32; i++) w[i] = row * F::WS + ((2 * i + (lane >> 4) ^ w_swizzle<F>(row)) << 4);
+        x = tok0 * 128 + x_at<S::TT>((lane >> 4) * F::GROUP + (lane >> 3 & 1) * 16, lane & 7);
     }
-    /* Segments that end with group done - 1; an empty one adds +0. */
-    __device__ __forceinline__ void flush(int done, int G)
+    /* x: where the slice's columns begin, a multiple of 128. */
+    __device__ __forceinline__ uint32_t columns(uint32_t at, int gi, int ks) const
     {
-        for (; seg < CU_SEGMENTS && seg_end(seg, G) == done; seg++) {
-#pragma unroll
-            for (int i = 0; i < S::MT * EACH; i++) {
-                float &y = (&tot[0][0][0])[i], &v = (&acc[0][0][0])[i];
-                y = __fadd_rn(y, v);
-                v = 0.0f;
-            }
-        }
+        const int pos = x_pos<F>(gi, 0, ks);
+        return (at + x ^ (pos & 127)) + (pos >> 7) * S::TT * 128;
     }
 };
 
 /* Operands of the weights of a group, and their scales. */
 template <class S> struct left_side {
+    using F = typename S::F;
     uint32_t A[S::KA][S::MT][4];
     float2 s[S::MT][2];
+
+    /* Group gi of the stage, whose slice's weights begin at `at`. */
+    __device__ __forceinline__ void unpack(const lanes<S> &me, uint32_t at, int gi)
+    {
+#pragma unroll
+        for (int mt = 0; mt < S::MT; mt++) {
+            uint32_t v[4];
+            if constexpr (F::XB == 16) { /* two groups at once */
+                matrices(v, at + me.w[gi / 2] + mt * 16 * F::WS);
+#pragma unroll
+                for (int h = 0; h < 2; h++) {
+                    A[0][mt][h] = v[2 * (gi & 1) + h] & F::MASK;
+                    A[0][mt][2 + h] = (v[2 * (gi & 1) + h] >> F::BITS) & F::MASK;
+                }
+            } else {
+#pragma unroll
+                for (int m = 0; m < F::WB; m += 32) {
+                    matrices(v, at + me.w[(gi * F::WB + m) / 32] + mt * 16 * F::WS);
+#pragma unroll
+                    for (int h = 0; h < 4; h++)
+#pragma unroll
+                        for (int j = 0; j < F::PACK; j++) A[m / 32 * F::PACK + j][mt][h] = (v[h] >> (F::BITS * j)) & F::MASK;
+                }
+            }
+        }
+    }
 };
 
-/* A group's products for blocks FROM .. TO-1 of columns. lm: where this lane reads for k-step ks of the first block; dx: its scales there. */
+/* What a warp holds: of the segment in work, and of those before. The third block of columns has nothing but remainders. */
+template <class S> struct outputs {
+    float acc[S::NT][S::MT][4], tot[S::NT][S::MT][4];
+    int seg, next;           /* the segment in work ends with group next - 1 */
+
+    __device__ __forceinline__ void clear(int G)
+    {
+#pragma unroll
+        for (int i = 0; i < S::NT * S::MT * 4; i++) (&acc[0][0][0])[i] = 0.0f, (&tot[0][0][0])[i] = -0.0f; /* -0 + x is x */
+        seg = 0;
+        next = seg_end(0, G);
+    }
+    template <int FROM, int TO> __device__ __forceinline__ void add()
+    {
+#pragma unroll
+        for (int i = FROM * S::MT * 4; i < TO * S::MT * 4; i++) {
+            float &y = (&tot[0][0][0])[i], &v = (&acc[0][0][0])[i];
+            y = __fadd_rn(y, v);
+            v = 0.0f;
+        }
+    }
+    /* Segments that end with group done - 1; an empty one adds +0. third: is there something in that block? */
+    __device__ __forceinline__ void flush(int done, int G, bool third)
+    {
+        while (next == done) {
+            add<0, 2>();
+            if (third) add<2, S::NT>();
+            next = ++seg < CU_SEGMENTS ? seg_end(seg, G) : -1;
+        }
+    }
+};
+
+/* Group gi's products for blocks FROM .. TO-1 of columns; dx: this lane's scales of the first block. */
 template <class S, int FROM, int TO>
-__device__ __forceinline__ void blocks(outputs<S> &o, const left_side<S> &w, const uint32_t (&lm)[S::F::KS], uint32_t dx)
+__device__ __forceinline__ void blocks(outputs<S> &o, const left_side<S> &w, const lanes<S> &me, uint32_t x, int gi, uint32_t dx)
 {
     using F = typename S::F;
     constexpr int MT = S::MT, KS = F::KS, N = TO - FROM;
@@ -205,7 +237,7 @@ __device__ __forceinline__ void blocks(outputs<S> &o, const left_side<S> &w, con
 #pragma unroll
         for (int nt = 0; nt < N; nt++) {
             uint32_t B[4];
-            matrices(B, lm[ks] + (FROM + nt) * S::CG * 1024);
+            matrices(B, me.columns(x, gi, ks) + (FROM + nt) * S::CG * 1024);
 #pragma unroll
             for (int mt = 0; mt < MT; mt++) {
                 const uint32_t *A0 = w.A[ks][mt];
@@ -230,29 +262,36 @@ __device__ __forceinline__ void blocks(outputs<S> &o, const left_side<S> &w, con
             for (int e = 0; e < 4; e++) {
                 const int hi = h[nt][mt][e] * 256, lo = l[nt][mt][e];
                 float D = F::PLANES ? hl_to_f32(hi + m[nt][mt][e], lo) : (float)(hi + lo);
-                fold(o.acc[mt][FROM + nt][e], D, e & 1 ? d.z : d.x, e & 1 ? d.w : d.y, w.s[mt][e >> 1].x, w.s[mt][e >> 1].y, F::AFFINE);
+                fold(o.acc[FROM + nt][mt][e], D, e & 1 ? d.z : d.x, e & 1 ? d.w : d.y, w.s[mt][e >> 1].x, w.s[mt][e >> 1].y, F::AFFINE);
             }
     }
 }
 
-/* Group gi of a stage. x, w: the slice's columns, from the warp's first on, and weights; dx, sb: this lane's in the group's lines; n: columns that there
- * are, from the warp's first on. */
-template <class S> __device__ __forceinline__ void multiply(outputs<S> &o, uint32_t x, uint32_t w, uint32_t dx, uint32_t sb, int gi, int row0, int n)
+/* Group gi of a stage for blocks FROM .. TO-1. x, w: the slice's columns and weights; dx, sb: this lane's in the lines of the stage's first group. */
+template <class S, int FROM, int TO>
+__device__ __forceinline__ void multiply(outputs<S> &o, const lanes<S> &me, uint32_t x, uint32_t w, uint32_t dx, uint32_t sb, int gi)
 {
-    using F = typename S::F;
-    constexpr int ROW_BLOCKS = outputs<S>::ROW_BLOCKS;
-    const int lane = threadIdx.x & 31;
     left_side<S> side;
-    uint32_t lm[F::KS];
-    unpack<S>(side.A, w, gi, row0);
+    side.unpack(me, w, gi);
 #pragma unroll
-    for (int i = 0; i < S::MT * 2; i++) side.s[i / 2][i % 2] = lds_float2(sb + i * 64);
-    /* ldmatrix: lanes 0-7 and 8-15 address the halves of a k-step's hi bytes, 16-31 those of its lo bytes. */
+    for (int i = 0; i < S::MT * 2; i++) side.s[i / 2][i % 2] = lds_float2(sb + gi * S::SB_ROW + i * 64);
+    blocks<S, FROM, TO>(o, side, me, x, gi, dx + gi * S::DX_ROW);
+}
+
+/* A stage, of which n_groups are there, the first of them group g; n: columns that there are, from the warp's first on. (Two groups without a branch
+ * between them took as long.) */
+template <class S>
+__device__ __forceinline__ void multiply_stage(outputs<S> &o, const lanes<S> &me, uint32_t x, uint32_t w, uint32_t dx, uint32_t sb, int g, int n_groups, int G, int n)
+{
+    const bool third = S::NT > 2 && n > 2 * S::CG * 8;
 #pragma unroll
-    for (int ks = 0; ks < F::KS; ks++) lm[ks] = x + x_at<S::TT>(x_pos<F>(gi, 0, ks) + (lane >> 4) * F::GROUP + (lane >> 3 & 1) * 16, lane & 7);
-    blocks<S, 0, ROW_BLOCKS>(o, side, lm, dx);
-    if constexpr (S::NT > ROW_BLOCKS)
-        if (n > ROW_BLOCKS * S::CG * 8) blocks<S, ROW_BLOCKS, S::NT>(o, side, lm, dx);
+    for (int gi = 0; gi < S::F::SG; gi++) {
+        if (gi >= n_groups) break;
+        if (S::CG == 4 && n <= S::CG * 8) multiply<S, 0, 1>(o, me, x, w, dx, sb, gi); /* a step of up to 32 rows */
+        else multiply<S, 0, 2>(o, me, x, w, dx, sb, gi);
+        if (third) multiply<S, 2, S::NT>(o, me, x, w, dx, sb, gi);
+        if (S::SLICES == 1) o.flush(g + gi + 1, G, third);
+    }
 }
 
 /* What the columns of a tile are: the first n_rows have outputs, those behind are remainders of some of them. */
@@ -310,7 +349,7 @@ template <class S> __device__ __forceinline__ void put_all(const cu_linear &a, c
 #pragma unroll
         for (int i = 0; i < S::MT * S::NT * 4; i++) {
             const int mt = i / (S::NT * 4), nt = i / 4 % S::NT, e = i % 4, tok = tok0 + nt * S::CG * 8 + 2 * c + (e & 1);
-            if (tok >= cols.n_rows) sts_float(at + (tok * S::SUM_ROW + row0 + mt * 16 + (e >> 1) * 8 + r) * 4, o.tot[mt][nt][e]);
+            if (tok >= cols.n_rows) sts_float(at + (tok * S::SUM_ROW + row0 + mt * 16 + (e >> 1) * 8 + r) * 4, o.tot[nt][mt][e]);
         }
         __syncthreads();
     }
@@ -326,7 +365,7 @@ template <class S> __device__ __forceinline__ void put_all(const cu_linear &a, c
             for (int i = 0; i < S::MT * 2; i++) {
                 const int n = row0 + i * 8 + r;
                 if (n0 + n >= a.w.n_out) continue;
-                float v = o.tot[i / 2][nt][2 * (i & 1) + odd];
+                float v = o.tot[nt][i / 2][2 * (i & 1) + odd];
                 if (add) v = __fadd_rn(y[n0 + n], v);
                 if (left >= 0) v = __fadd_rn(v, lds_float(at + (left * S::SUM_ROW + n) * 4));
                 y[n0 + n] = v;
@@ -335,14 +374,15 @@ template <class S> __device__ __forceinline__ void put_all(const cu_linear &a, c
 }
 
 /* Each slice has the sums of a segment: all meet in shared memory. */
-template <class S> __device__ __forceinline__ void put_segments(const cu_linear &a, const outputs<S> &o, uint32_t at, const columns &cols, int n0, int tok0, int slice, int add)
+template <class S>
+__device__ __forceinline__ void put_segments(const cu_linear &a, const outputs<S> &o, uint32_t at, const columns &cols, int n0, int row0, int tok0, int slice, int add)
 {
     const int r = threadIdx.x % 32 >> 2, c = threadIdx.x & 3;
     __syncthreads(); /* nobody reads the ring any more */
 #pragma unroll
     for (int i = 0; i < S::MT * S::NT * 4; i++) {
         const int mt = i / (S::NT * 4), nt = i / 4 % S::NT, e = i % 4;
-        sts_float(at + ((slice * S::TT + tok0 + nt * S::CG * 8 + 2 * c + (e & 1)) * S::SUM_ROW + mt * 16 + (e >> 1) * 8 + r) * 4, o.acc[mt][nt][e]);
+        sts_float(at + ((slice * S::TT + tok0 + nt * S::CG * 8 + 2 * c + (e & 1)) * S::SUM_ROW + row0 + mt * 16 + (e >> 1) * 8 + r) * 4, o.acc[nt][mt][e]);
     }
     __syncthreads();
     auto sum = [&](int tok, int n) {
@@ -378,14 +418,16 @@ template <class S> __device__ __forceinline__ void batch(const cu_linears &all)
     const int n0 = block % n_tiles * S::RT, r0 = block / n_tiles * S::ROWS, n_rows = min(a.n_rows - r0, S::ROWS);
     const int n_steps = ((S::SLICES == 1 ? G : (G + CU_SEGMENTS - 1) / CU_SEGMENTS) + F::SG - 1) / F::SG;
     const uint32_t sb = address(smem), dx = sb + G * S::SB_ROW, ring = (dx + G * S::DX_ROW + 127) & ~127u;
-    const int slice = warp / (S::OG * S::CG), row0 = warp % (S::OG * S::CG) / S::CG * 32, tok0 = warp % S::CG * 8;
+    const int slice = S::SLICES > 1 ? warp / (S::OG * S::CG) : 0, row0 = warp % (S::OG * S::CG) / S::CG * 32, tok0 = warp % S::CG * 8;
     const int first = S::begin(slice, G), end = S::begin(slice + 1, G);
     auto place = [&](int step) { return ring + step % S::STAGES * S::STAGE; };
 
+    const uint32_t dx_lane = dx + (tok0 + 2 * (lane & 3)) * 8, sb_lane = sb + (row0 + (lane >> 2)) * 8;
+    lanes<S> me;
     pieces<S> mine;
+    me.begin(row0, tok0);
     mine.begin(a, n0);
     for (int i = 0; i < S::STAGES - 1 && i < n_steps; i++) mine.weights(place(i), i);
-    load_scales<S>(a.w, n0, sb);
     prefetch_rows<S>(a.w, n0);
     auto nth_row = [&](int tok) { return r0 + tok; };
     auto listed_row = [&](int tok) { return cols.x_row[tok]; };
@@ -397,7 +439,8 @@ template <class S> __device__ __forceinline__ void batch(const cu_linears &all)
         if (i < n_steps) mine.tokens(place(i), i, 0, n_rows);
         copies_end();
     }
-    if (warp < S::ROWS / 32) {
+    load_scales<S>(a.w, n0, sb); /* here, because a block that began late waits for rows anyway */
+    if (warp < (S::ROWS + 31) / 32) {
         const unsigned some = __ballot_sync(FULL, flag);
         if (lane == 0) flagged[warp] = some;
     }
@@ -422,8 +465,8 @@ template <class S> __device__ __forceinline__ void batch(const cu_linears &all)
         }
         done += take;
         outputs<S> o;
-        o.clear();
-        if (S::SLICES == 1) o.flush(0, G);
+        o.clear(G);
+        if (S::SLICES == 1) o.flush(0, G, true);
 #pragma unroll 1
         for (int step = 0; step < n_steps; step++) {
             copies_wait<S::STAGES - 2>();
@@ -434,18 +477,13 @@ template <class S> __device__ __forceinline__ void batch(const cu_linears &all)
                 mine.tokens(place(ahead), ahead, 0, n);
             }
             copies_end();
-            const uint32_t x = place(step) + slice * S::X_BYTES + tok0 * 128, w = place(step) + S::SLICES * S::X_BYTES + slice * S::W_BYTES;
-#pragma unroll
-            for (int gi = 0; gi < F::SG; gi++) {
-                const int g = first + step * F::SG + gi;
-                if (g >= end || tok0 >= n) break;
-                multiply<S>(o, x, w, dx + g * S::DX_ROW + (tok0 + 2 * (lane & 3)) * 8, sb + g * S::SB_ROW + (row0 + (lane >> 2)) * 8, gi, row0, n - tok0);
-                if (S::SLICES == 1) o.flush(g + 1, G);
-            }
+            const uint32_t x = place(step) + slice * S::X_BYTES, w = place(step) + S::SLICES * S::X_BYTES + slice * S::W_BYTES;
+            const int g = first + step * F::SG;
+            if (g < end && tok0 < n) multiply_stage<S>(o, me, x, w, dx_lane + g * S::DX_ROW, sb_lane + g * S::SB_ROW, g, end - g, G, n - tok0);
         }
         copies_wait<0>();
         if constexpr (S::SLICES == 1) put_all<S>(a, o, ring, cols, n0, row0, tok0, pass || a.add);
-        else put_segments<S>(a, o, ring, cols, n0, tok0, slice, pass || a.add);
+        else put_segments<S>(a, o, ring, cols, n0, row0, tok0, slice, pass || a.add);
         if (done == n_left) return;
         __syncthreads();
     }
@@ -460,8 +498,8 @@ template <class S> __device__ __forceinline__ void batch(const cu_linears &all)
 #define BATCH(name, threads, ...)                                                                                        \
     extern "C" __global__ void __launch_bounds__(threads, 1) k_batch_##name(const __grid_constant__ cu_linears a) { BODY(__VA_ARGS__) }
 #define FORMAT(bits, group, groups, planes) gm::fmt<bits, group, groups, planes>
-#define BATCHES(name, type, bits, group, groups, nt, deep)                                                    \
+#define BATCHES(name, type, bits, group, groups, og, deep)                                                    \
     BATCH(name##_wide, 384, FORMAT(bits, group, groups, type == CU_FMT_PLANES), 3, 4, 3, 1, CU_BATCH_STAGES)   \
     BATCH(name##_tall, 384, FORMAT(bits, group, groups, type == CU_FMT_PLANES), 6, 2, 3, 1, CU_BATCH_STAGES)   \
-    BATCH(name##_split, 512, FORMAT(bits, group, (group < 64 ? 2 : 1), type == CU_FMT_PLANES), 1, 2, nt, CU_SEGMENTS, deep)
+    BATCH(name##_split, 512, FORMAT(bits, group, (group < 64 ? 2 : 1), type == CU_FMT_PLANES), og, 3 - og, 3, CU_SEGMENTS, deep)
 CU_BATCH_FORMATS(BATCHES)

@@ -29,7 +29,7 @@ static cu_batch cut(int n_out, int k, int bits, int group, int rows)
     assert_int_equal(a.block0[0], 0);
     for (int i = 0; i < 2; i++) {
         const cu_linear *p = &a.part[i];
-        int64_t of_block = (int64_t)shapes[b.shape].outputs * shapes[b.shape].rows;
+        int64_t of_block = (int64_t)512 * og_of(b.format, b.shape) * cg_of(b.format, b.shape);
         assert_true((a.block0[i + 1] - a.block0[i]) * of_block >= (int64_t)p->w.n_out * p->n_rows);
     }
     return b;
