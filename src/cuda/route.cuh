@@ -56,6 +56,7 @@ template <int PER> __device__ __forceinline__ void route_in_registers(const cu_r
 #pragma unroll
         for (int j = 0; j < PER; j++) u[j] = 0; /* any k experts */
     }
+    __syncwarp(); /* nobody reads an earlier choice any more */
     choose(u, n, k, chosen);
     __syncwarp();
     float m = from_ordered(chosen[0].x);
