@@ -420,6 +420,8 @@ static int cuda_prepare(cb_dev *d, const cb_limits *lim, cb_err *err)
         }
     r = d->cu.cuMemsetD8Async_((CUdeviceptr)(uintptr_t)d->few_join, 0, CU_FEW_ROWS * sizeof *d->few_join, d->stream);
     if (r == CUDA_SUCCESS) r = d->cu.cuMemsetD8Async_((CUdeviceptr)(uintptr_t)d->arrived, 0, CU_GRAPH_ROWS * 4, d->stream);
+    /* attention of many rows multiplies the whole of a block of keys, also what no token has been put into yet, by weights of 0 */
+    if (r == CUDA_SUCCESS) r = d->cu.cuMemsetD8Async_(d->state_mem, 0, need.state, d->stream);
     return r == CUDA_SUCCESS ? cu_lower(d, err) : cu_fail(&d->cu, r, "activations", err);
 }
 
