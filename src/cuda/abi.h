@@ -389,6 +389,9 @@ typedef struct cu_attn_step {
     cu_heads_out planes;     /* of out */
 } cu_attn_step;
 
+/* k_delta_step: a thread for each channel and value of the gate, and four for each row of the state. */
+#define CU_DELTA_THREADS(dk, dv) (4 * (dv) > 2 * ((dk) + (dv)) ? 4 * (dv) : 2 * ((dk) + (dv)))
+
 /* k_attn_step of heads of up to 64*parts dims: warps; shared memory beside the ring, and of one of its halves. */
 #define CU_STEP_WARPS(parts) ((parts) == 1 ? 8 : (parts) == 2 ? 16 : 20)
 #define CU_STEP_FIXED(parts) ((parts) * 3712 + 2304)

@@ -138,8 +138,11 @@ extern "C" __global__ void __launch_bounds__(MAX_DIM) k_attn_join(const __grid_c
             int k = i % pieces, left = dim - 128 * k, lane = d % 32;
             piece c = {make_float4(0, 0, 0, 0), p.row, p.head * dim + 128 * k, left < 128 ? left : 128, p.head * pieces + k, a.n_heads * pieces};
             if (c.in()) c.x = *(const float4 *)(row + 128 * k + 4 * lane);
-            if (i >= pieces) arrive_piece(c, find_piece(c), a.planes, a.out + (size_t)p.row * a.out_stride, a.n_heads * dim, a.step, now);
-            else if (a.planes.x.planes) quant_piece(c, a.planes.x, a.step, a.planes.op, now);
+            if (i >= pieces) {
+                float2 found = find_piece(c);
+                give_piece(c, found, a.planes, a.out + (size_t)p.row * a.out_stride, now);
+                arrive_piece(c, found, a.planes, a.out + (size_t)p.row * a.out_stride, a.n_heads * dim, a.step, now);
+            } else if (a.planes.x.planes) quant_piece(c, a.planes.x, a.step, a.planes.op, now);
         }
         if (now) break;
     }

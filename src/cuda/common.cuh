@@ -20,12 +20,12 @@ __device__ __forceinline__ bool rehearses(int rows)
 #endif
 }
 
-/* The lane tree: a warp's lane j holds lane j; lane 0 gets the sum, all lanes return it. */
+/* The lane tree: a warp's lane j holds lane j; all lanes return the sum, because a + b is b + a. */
 __device__ __forceinline__ float lane_fold(float v)
 {
 #pragma unroll
-    for (int w = 16; w; w /= 2) v = v + __shfl_down_sync(FULL, v, w);
-    return __shfl_sync(FULL, v, 0);
+    for (int w = 16; w; w /= 2) v = v + __shfl_xor_sync(FULL, v, w);
+    return v;
 }
 /* The lane tree of 8 values at once: lane l ends with the sum of value l/4 (bits of l: 16, 8, 4 choose it). An exchange halves
  * how many values a lane holds, so that 8 trees take 9 shuffles. */

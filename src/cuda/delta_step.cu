@@ -5,66 +5,13 @@
 #include "cuda/heads.cuh"
 
 enum { ROWS = 8, MAX_D = 128 }; /* rows of the state a warp holds */
-enum { SHOWN = 1 };  /* a barrier */
 
 struct shared {
-    float ahead[3 * MAX_D];  /* q, k, v: what the convolution's older taps give, */
-    float last[3 * MAX_D];   /* the newest tap's weights, */
-    float u[3 * MAX_D];      /* and the result */
+    alignas(16) float u[4 * MAX_D]; /* q, k, v behind the convolution, silu of the gate */
     alignas(16) float o[MAX_D];
-    alignas(16) float gate[MAX_D];
     alignas(16) float norm_w[MAX_D];
-    float decay, beta, a_log, dt_bias;
-    float norm_q, norm_k;
-    int slot;
+    alignas(8) float rate[2], norm[2]; /* decay, beta; what q and k are multiplied by */
 };
-
-/* Sums of squares of two vectors by lane trees at once: lanes below 16 get that of a, the others that of b. */
-template <int N> __device__ __forceinline__ float two_squares(const float (&a)[N], const float (&b)[N])
-{
-    bool up = threadIdx.x & 16;
-    float x = 0, y = 0;
-#pragma unroll
-    for (int j = 0; j < N; j++) {
-        x = cb_fma(a[j], a[j], x);
-        y = cb_fma(b[j], b[j], y);
-    }
-    float v = (up ? y : x) + __shfl_xor_sync(FULL, up ? x : y, 16);
-#pragma unroll
-    for (int w = 8; w; w /= 2) v = v + __shfl_xor_sync(FULL, v, w);
-    return v;
-}
-
-/* The head's channels: q, k, v, as the product numbers them. */
-struct channels {
-    int q, k, v, dk;
-    __device__ __forceinline__ int operator()(int i) const { return i < dk ? q + i : i < 2 * dk ? k + i : v + i; }
-};
-
-/* What the older taps give. The ring holds the row of position p at p % 4. */
-__device__ __forceinline__ void convolve_ahead(const cu_delta_step &a, const channels &ch, const float *ring, int width, int pos, int n, shared &sm)
-{
-#pragma unroll 1
-    for (int i = threadIdx.x; i < n; i += blockDim.x) {
-        int c = ch(i);
-        float4 w = ((const float4 *)a.conv_w)[c];
-        float x0 = pos > 2 ? ring[((pos + 1) & 3) * width + c] : 0, x1 = pos > 1 ? ring[((pos + 2) & 3) * width + c] : 0;
-        float x2 = pos > 0 ? ring[((pos + 3) & 3) * width + c] : 0;
-        sm.ahead[i] = cb_fma(w.z, x2, cb_fma(w.y, x1, cb_fma(w.x, x0, 0)));
-        sm.last[i] = w.w;
-    }
-}
-
-__device__ __forceinline__ void convolve(const cu_delta_step &a, const channels &ch, int r, float *ring, int width, int pos, int n, shared &sm, bool now)
-{
-#pragma unroll 1
-    for (int i = threadIdx.x; i < n; i += blockDim.x) {
-        int c = ch(i);
-        float x = now ? a.x[(size_t)r * a.x_stride + c] : 0;
-        if (now) ring[(pos & 3) * width + c] = x;
-        sm.u[i] = cb_siluf(cb_fma(sm.last[i], x, sm.ahead[i]));
-    }
-}
 
 /* PER values of a row of the state in each lane: dk = 32*PER. */
 template <int PER> struct rows {
@@ -86,20 +33,30 @@ template <int PER> struct rows {
             for (int j = 0; j < PER; j++) S[32 * (PER * i + j)] = s[i][j];
     }
 
-    /* The rule for the warp's rows; lane l gets the output of row l/4. v: that row's. */
-    __device__ __forceinline__ float step(const float (&q)[PER], const float (&k)[PER], float v, float decay, float beta)
+    __device__ __forceinline__ void fade(float decay)
     {
-        float fold[ROWS];
+#pragma unroll
+        for (int i = 0; i < ROWS; i++)
+#pragma unroll
+            for (int j = 0; j < PER; j++) s[i][j] = s[i][j] * decay;
+    }
+
+    /* The rule for the warp's rows, once they have faded; lane l gets the output of row l/4, which is `row` of the head. */
+    __device__ __forceinline__ float step(const shared &sm, int row)
+    {
+        const float *u = sm.u + threadIdx.x % 32;
+        float fold[ROWS], q[PER], k[PER], root = 1.0f / sqrtf((float)(32 * PER));
+#pragma unroll
+        for (int j = 0; j < PER; j++) k[j] = u[32 * (PER + j)] * sm.norm[1];
 #pragma unroll
         for (int i = 0; i < ROWS; i++) {
             fold[i] = 0;
 #pragma unroll
-            for (int j = 0; j < PER; j++) {
-                s[i][j] = s[i][j] * decay;
-                fold[i] = cb_fma(s[i][j], k[j], fold[i]);
-            }
+            for (int j = 0; j < PER; j++) fold[i] = cb_fma(s[i][j], k[j], fold[i]);
         }
-        float d = beta * (v - fold8(fold, threadIdx.x % 32));
+        float d = sm.rate[1] * (sm.u[64 * PER + row] - fold8(fold, threadIdx.x % 32));
+#pragma unroll
+        for (int j = 0; j < PER; j++) q[j] = (u[32 * j] * sm.norm[0]) * root;
 #pragma unroll
         for (int i = 0; i < ROWS; i++) {
             float di = __shfl_sync(FULL, d, 4 * i);
@@ -114,126 +71,158 @@ template <int PER> struct rows {
     }
 };
 
-/* One warp: norm of the head and gate. Lane l gets four neighbours. */
+/* What a thread block works on. */
+struct head_of {
+    int row, k, v;           /* row; head of q and k, and of the rest */
+    int slot, pos;
+    float a_log, dt_bias;
+};
+
+/* The warp's rows of the state: lane l's first value. */
+template <int PER> __device__ __forceinline__ float *state_of(const cu_delta_step &a, const head_of &h)
+{
+    return a.state + (size_t)h.slot * a.state_floats + (size_t)((h.v * a.dv + threadIdx.x / 32 * ROWS) * 32 * PER + threadIdx.x % 32);
+}
+
+/* A channel of the convolution, or a value of the gate, which is treated as one without older taps. */
+struct channel {
+    const float *x;
+    float *ring;             /* NULL: of the gate */
+    float4 w;                /* of the taps, the newest one's last */
+    float old[3];
+    __device__ __forceinline__ float ahead() const /* what the older taps give; -0 plus x is x */
+    {
+        return ring ? cb_fma(w.z, old[2], cb_fma(w.y, old[1], cb_fma(w.x, old[0], 0))) : -0.0f;
+    }
+};
+
+/* Thread t's. The ring holds the row of position p at p % 4. */
+template <int PER> __device__ __forceinline__ channel channel_of(const cu_delta_step &a, const head_of &h, bool now)
+{
+    constexpr int dk = 32 * PER;
+    int i = threadIdx.x, n = 2 * dk + a.dv, width = 2 * a.k_heads * dk + a.v_heads * a.dv;
+    if (i >= n) return {a.z + (size_t)h.row * a.z_stride + h.v * a.dv + (i - n), NULL, make_float4(0, 0, 0, 1), {0, 0, 0}};
+    int c = i + (i < dk ? h.k * dk : i < 2 * dk ? (a.k_heads + h.k - 1) * dk : (2 * a.k_heads - 2) * dk + h.v * a.dv);
+    float *ring = a.ring + (size_t)h.slot * a.ring_floats + c;
+    float4 w = now ? ((const float4 *)a.conv_w)[c] : make_float4(0, 0, 0, 0);
+    float x0 = now && h.pos > 2 ? ring[((h.pos + 1) & 3) * width] : 0, x1 = now && h.pos > 1 ? ring[((h.pos + 2) & 3) * width] : 0;
+    float x2 = now && h.pos > 0 ? ring[((h.pos + 3) & 3) * width] : 0;
+    return {a.x + (size_t)h.row * a.x_stride + c, ring + (h.pos & 3) * width, w, {x0, x1, x2}};
+}
+
+/* Norm of the head and gate, by one warp. Lane l gets four neighbours. */
 __device__ __forceinline__ float4 norm_gate(const cu_delta_step &a, const shared &sm)
 {
-    int lane = threadIdx.x % 32;
+    int lane = threadIdx.x % 32, at = 4 * lane < a.dv ? lane : 0;
     float sum = 0;
 #pragma unroll
     for (int i = 0; i < MAX_D; i += 32) {
         float o = lane + i < a.dv ? sm.o[lane + i] : 0;
         sum = cb_fma(o, o, sum);
     }
+    float4 o = ((const float4 *)sm.o)[at], z = ((const float4 *)(sm.u + 2 * a.dk + a.dv))[at], w = ((const float4 *)sm.norm_w)[at];
     float inv = 1.0f / sqrtf(lane_fold(sum) / (float)a.dv + a.eps);
     if (4 * lane >= a.dv) return make_float4(0, 0, 0, 0);
-    float4 o = ((const float4 *)sm.o)[lane], z = ((const float4 *)sm.gate)[lane], w = ((const float4 *)sm.norm_w)[lane];
     return make_float4(z.x * ((o.x * inv) * w.x), z.y * ((o.y * inv) * w.y), z.z * ((o.z * inv) * w.z), z.w * ((o.w * inv) * w.w));
 }
 
-/* What q and k are multiplied by, by one warp. */
-template <int PER> __device__ __forceinline__ void norms(shared &sm)
+/* One warp: the norm of q, or k when `second`. */
+template <int PER> __device__ __forceinline__ float norm_of(const float *u, int second)
 {
-    float q[PER], k[PER];
+    float x = 0;
 #pragma unroll
     for (int j = 0; j < PER; j++) {
-        q[j] = sm.u[32 * j + threadIdx.x % 32];
-        k[j] = sm.u[32 * (PER + j) + threadIdx.x % 32];
+        float v = u[32 * (PER * second + j) + threadIdx.x % 32];
+        x = cb_fma(v, v, x);
     }
-    float inv = 1.0f / sqrtf(two_squares(q, k) + 1e-6f);
-    if (threadIdx.x % 32 == 0) sm.norm_q = inv;
-    if (threadIdx.x % 32 == 16) sm.norm_k = inv;
+    return 1.0f / sqrtf(lane_fold(x) + 1e-6f);
 }
 
-/* Decay and beta, by one warp. */
-__device__ __forceinline__ void rates(const cu_delta_step &a, int r, int head, shared &sm, bool now)
-{
-    float x = now ? a.a[(size_t)r * a.a_stride + head] : 0, b = now ? a.b[(size_t)r * a.b_stride + head] : 0;
-    float decay = cb_expf(-(cb_expf(sm.a_log) * cb_softplusf(x + sm.dt_bias)));
-    float beta = cb_sigmoidf(b);
-    if (threadIdx.x % 32) return;
-    sm.decay = decay;
-    sm.beta = beta;
-}
-
-/* The warp's rows of the state: lane l's first value. */
-template <int PER> __device__ __forceinline__ float *state_of(const cu_delta_step &a, int slot, int head)
-{
-    return a.state + (size_t)slot * a.state_floats + (size_t)((head * a.dv + threadIdx.x / 32 * ROWS) * 32 * PER + threadIdx.x % 32);
-}
-
-template <int PER> __device__ __forceinline__ void delta_step(const cu_delta_step &a, shared &sm)
+/* The first two warps finish the head: one makes its planes, the other asks what is asked of the whole row. The last two know decay, beta and the
+ * norms. These four run ahead, without the others. */
+template <int PER> __device__ __forceinline__ void delta_step(const cu_delta_step &a, head_of h, shared (&both)[2])
 {
     constexpr int dk = 32 * PER;
-    int t = threadIdx.x, r = blockIdx.z, kh = blockIdx.y, head = kh * gridDim.x + blockIdx.x, slot = a.slot[r], pos = a.pos[r];
-    float root = 1.0f / sqrtf((float)dk);
-    if (t % 32 < ROWS * PER && pos > 0) prefetch(state_of<PER>(a, slot, head) + 31 * (t % 32)); /* a line each */
-    if (t < a.dv) sm.norm_w[t] = a.norm_w[t];
-    if (t == 0) {
-        sm.slot = slot;
-        sm.a_log = a.a_log[head];
-        sm.dt_bias = a.dt_bias[head];
-    }
-    __syncthreads();
-
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, second = warp & 1;
+    bool ends = warp < 2, knows = threadIdx.x >= blockDim.x - 64, steps = ROWS * warp < a.dv, asked = a.out.x.planes && a.out.x.flag;
+    if (steps && lane < ROWS * PER && h.pos > 0) prefetch(state_of<PER>(a, h) + 31 * lane); /* a line each */
 #pragma unroll 1
     for (bool now = !rehearses(gridDim.z);; now = true) {
-        forget(kh);
-        forget(head);
-        forget(t);
-        forget(r);
-        forget(pos);
-        channels ch = {kh * dk, (a.k_heads + kh - 1) * dk, (2 * a.k_heads - 2) * dk + head * a.dv, dk};
-        int warp = t / 32, lane = t % 32, width = 2 * a.k_heads * dk + a.v_heads * a.dv, n = 2 * dk + a.dv, last = blockDim.x / 32 - 1;
-        float *ring = a.ring + (size_t)sm.slot * a.ring_floats, z = 0;
-        bool ends = warp < 2;                      /* they make planes of what all have found */
-        bool on = now || ends || warp >= last - 1; /* the others let the launch ahead have the multiprocessor */
+        if (!now && !ends && !knows) continue; /* the others let the launch ahead have the multiprocessor */
+        forget(h.row);
+        forget(h.k);
+        forget(h.v);
+        shared &sm = both[!now];
+        int t = threadIdx.x;
+        if (now && t < a.dv) sm.norm_w[t] = a.norm_w[t];
+        bool in = now && t < 2 * (dk + a.dv);
+        channel c = channel_of<PER>(a, h, in);
         rows<PER> state;
-        state.load(state_of<PER>(a, sm.slot, head), now && pos > 0);
-        if (now) {
-            convolve_ahead(a, ch, ring, width, pos, n, sm);
-            pdl_wait();
-            if (t < a.dv) z = a.z[(size_t)r * a.z_stride + head * a.dv + t];
+        state.load(state_of<PER>(a, h), now && steps && h.pos > 0);
+        float ahead = c.ahead(), newest = c.w.w, a_exp = 0;
+        const float *from = second ? a.b + (size_t)h.row * a.b_stride + h.v : a.a + (size_t)h.row * a.a_stride + h.v;
+        if (knows) a_exp = cb_expf(h.a_log);
+        if (now) pdl_wait();
+        float x = in ? __ldcg(c.x) : 0, rate = now && knows ? __ldcg(from) : 0;
+        if (in && c.ring) *c.ring = x;
+        x = cb_siluf(cb_fma(newest, x, ahead));
+        forget(x);
+        if (in) sm.u[t] = x;
+        if (knows) {
+            rate = second ? cb_sigmoidf(rate) : cb_expf(-(a_exp * cb_softplusf(rate + h.dt_bias)));
+            forget(rate);
+            if (now && lane == 0) sm.rate[second] = rate;
         }
-        if (on) convolve(a, ch, r, ring, width, pos, n, sm, now);
-        if (warp == last) rates(a, r, head, sm, now);
-        else if (t < a.dv) sm.gate[t] = cb_siluf(z);
-        __syncthreads();
-        if (warp == last - 1) norms<PER>(sm);
-        __syncthreads();
-        if (on) {
-            float q[PER], k[PER], qi = sm.norm_q, ki = sm.norm_k;
-#pragma unroll
-            for (int j = 0; j < PER; j++) {
-                q[j] = (sm.u[32 * j + lane] * qi) * root;
-                k[j] = sm.u[dk + 32 * j + lane] * ki;
-            }
-            float o = state.step(q, k, sm.u[2 * dk + warp * ROWS + lane / 4], sm.decay, sm.beta);
-            if (lane % 4 == 0) sm.o[warp * ROWS + lane / 4] = o;
+        if (now) __syncthreads();
+        if (knows) {
+            x = norm_of<PER>(sm.u, second);
+            forget(x);
+            if (now && lane == 0) sm.norm[second] = x;
         }
-        if (ends && now) state.store(state_of<PER>(a, sm.slot, head));
-        __syncthreads();
+        state.fade(sm.rate[0]);
+        if (now) __syncthreads();
+        if (steps) {
+            float o = state.step(sm, warp * ROWS + lane / 4);
+            forget(o);
+            if (now && lane % 4 == 0) sm.o[warp * ROWS + lane / 4] = o;
+        }
+        if (ends && now && steps) state.store(state_of<PER>(a, h)); /* or there were not enough registers */
+        if (now) __syncthreads();
         if (ends) {
-            piece p = {norm_gate(a, sm), r, head * a.dv, a.dv, head, a.v_heads};
-            float2 found = make_float2(0, 0);
-            if (warp) found = find_piece(p);
-            else if (a.out.x.planes) quant_piece(p, a.out.x, a.step, a.out.op, now);
-            arrive_among(SHOWN, blockDim.x / 2);
-            if (warp) arrive_piece(p, found, a.out, a.y + (size_t)r * a.y_stride, a.v_heads * a.dv, a.step, now);
-        } else { /* stores stand in the way of the shuffles of these two, so the warps beside them wait */
-            if (!(warp & 2)) barrier_among(SHOWN, blockDim.x / 2);
-            if (now) state.store(state_of<PER>(a, sm.slot, head));
+            piece p = {norm_gate(a, sm), h.row, h.v * a.dv, a.dv, h.v, a.v_heads};
+            float *y = a.y + (size_t)h.row * a.y_stride;
+            if (!second) {
+                if (a.out.x.planes) quant_piece(p, a.out.x, a.step, a.out.op, now);
+                if (now) __syncthreads();
+            } else {
+                float2 found = make_float2(0, 0);
+                if (asked) found = find_piece(p);
+                give_piece(p, found, a.out, y, now);
+                if (now) __syncthreads();
+                if (asked) arrive_piece(p, found, a.out, y, a.v_heads * a.dv, a.step, now);
+            }
+        } else if (now) { /* stores stand in the way of those two's shuffles, the less so from warps of another quarter of the multiprocessor */
+            bool early = warp & 2 && !a.out.x.planes;
+            if (!early) __syncthreads();
+            if (steps) state.store(state_of<PER>(a, h));
+            if (early) __syncthreads();
         }
-        if (now) break;
-        __syncthreads(); /* the gates are read to the end */
+        if (now) return;
     }
 }
 
-/* x: value head of a key head; y: key head; z: row. Threads: 4*dv. */
-extern "C" __global__ void __launch_bounds__(4 * MAX_D, 2) k_delta_step(const __grid_constant__ cu_delta_step a)
+/* x: value head of a key head; y: key head; z: row. Threads: CU_DELTA_THREADS. */
+extern "C" __global__ void __launch_bounds__(CU_DELTA_THREADS(MAX_D, MAX_D), 2) k_delta_step(const __grid_constant__ cu_delta_step a)
 {
-    __shared__ shared sm;
+    __shared__ shared sm[2]; /* the second: zeros, for those who run ahead */
     pdl_trigger();
-    if (a.dk == 32) delta_step<1>(a, sm);
-    else if (a.dk == 64) delta_step<2>(a, sm);
-    else delta_step<4>(a, sm);
+    int head = (int)(blockIdx.y * gridDim.x + blockIdx.x);
+    head_of h = {(int)blockIdx.z, (int)blockIdx.y, head, a.slot[blockIdx.z], a.pos[blockIdx.z], a.a_log[head], a.dt_bias[head]};
+    if (rehearses(gridDim.z)) {
+        for (int i = threadIdx.x; i < (int)(sizeof(shared) / 4); i += blockDim.x) ((float *)&sm[1])[i] = 0;
+        __syncthreads();
+    }
+    if (a.dk == 32) delta_step<1>(a, h, sm);
+    else if (a.dk == 64) delta_step<2>(a, h, sm);
+    else delta_step<4>(a, h, sm);
 }

@@ -150,7 +150,7 @@ static int launch_delta(cb_dev *d, const int *m, cb_err *err)
                        .dk = o->n[3], .dv = o->n[4], .eps = r->f[0]};
     planes_args(d, m[D_QUANT], &a.out);
     return cu_kernel_launch(d, CU_K_DELTA_STEP, (unsigned)(a.v_heads / a.k_heads), (unsigned)a.k_heads, (unsigned)d->batch->n_rows,
-                            (unsigned)(4 * a.dv), 0, &a, err);
+                            (unsigned)CU_DELTA_THREADS(a.dk, a.dv), 0, &a, err);
 }
 
 /* ---- attention: from q, k and v as their products left them to the gated output ---- */

@@ -32,6 +32,35 @@ __device__ __forceinline__ float reciprocal_about(float x)
 }
 /* What this thread wrote, and what others wrote before a barrier that it passed, is seen by all before what it does next. */
 __device__ __forceinline__ void fence() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
+/* Adds to *p and returns what was there, or 0 if not `now`: who adds sees what those who added before had written or seen by then. */
+__device__ __forceinline__ int add_in_order(int *p, int v, bool now)
+{
+    int was = 0;
+    asm volatile("{.reg .pred p;\nsetp.ne.u32 p,%3,0;\n@p atom.acq_rel.gpu.global.add.s32 %0,[%1],%2;}"
+                 : "+r"(was) : "l"(p), "r"(v), "r"((uint32_t)now) : "memory");
+    return was;
+}
+
+/* ---- stores if `now`, without a jump: the instructions around them are then fetched in any case ---- */
+
+__device__ __forceinline__ void put_u16(void *p, uint32_t v, bool now)
+{
+    asm volatile("{.reg .pred p; .reg .u16 t;\nsetp.ne.u32 p,%2,0;\ncvt.u16.u32 t,%1;\n@p st.global.u16 [%0],t;}" ::"l"(p), "r"(v), "r"((uint32_t)now)
+                 : "memory");
+}
+__device__ __forceinline__ void put_u32(void *p, uint32_t v, bool now)
+{
+    asm volatile("{.reg .pred p;\nsetp.ne.u32 p,%2,0;\n@p st.global.u32 [%0],%1;}" ::"l"(p), "r"(v), "r"((uint32_t)now) : "memory");
+}
+__device__ __forceinline__ void put_float2(float2 *p, float2 v, bool now)
+{
+    asm volatile("{.reg .pred p;\nsetp.ne.u32 p,%3,0;\n@p st.global.v2.f32 [%0],{%1,%2};}" ::"l"(p), "f"(v.x), "f"(v.y), "r"((uint32_t)now) : "memory");
+}
+__device__ __forceinline__ void put_float4(float4 *p, float4 v, bool now)
+{
+    asm volatile("{.reg .pred p;\nsetp.ne.u32 p,%5,0;\n@p st.global.v4.f32 [%0],{%1,%2,%3,%4};}" ::"l"(p), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w),
+                 "r"((uint32_t)now) : "memory");
+}
 
 /* ---- products of 16x32 and 32x8 bytes, and of 16x16 and 16x8 bf16 ---- */
 
@@ -86,8 +115,10 @@ template <int N> __device__ __forceinline__ void load_words(uint32_t (&v)[N], co
 }
 __device__ __forceinline__ void prefetch(const void *p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 
-/* A value that is new to the compiler, which then computes what depends on it where that is used, in place of keeping it in registers. */
+/* A value that is new to the compiler, which then computes what depends on it where that is used, in place of keeping it in registers; and
+ * computes it here, also when it is not used. */
 __device__ __forceinline__ void forget(int &v) { asm volatile("" : "+r"(v)); }
+__device__ __forceinline__ void forget(float &v) { asm volatile("" : "+f"(v)); }
 /* A value that is to be known by now. */
 __device__ __forceinline__ void touch(uint64_t v) { asm volatile("" ::"l"(v)); }
 

@@ -130,10 +130,10 @@ __device__ __forceinline__ float energy_of(uint32_t most)
  * share*ss is above low and below high, and the comparison with either decides. 1: yes, 0: no, -1: too near to say. share: 0 or >= 2^-20. */
 __device__ __forceinline__ int wants(float energy, float s, float share)
 {
-    if (energy == 0) return 0;
-    if (!(s >= 0x1p-80f && s <= 0x1p120f)) return -1;
     float low = share * s * (1 - 0x1p-9f), high = share * s * (1 + 0x1p-9f);
-    return energy <= low ? 0 : energy > high ? 1 : -1;
+    int said = energy <= low ? 0 : energy > high ? 1 : -1;
+    said = s >= 0x1p-80f && s <= 0x1p120f ? said : -1;
+    return energy == 0 ? 0 : said;
 }
 
 /* Does one number hold more than this share of the row's energy? One warp; dx: the row's. */

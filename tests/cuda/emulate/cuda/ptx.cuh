@@ -6,6 +6,15 @@ static inline void pdl_trigger() {}
 static inline void pdl_wait() {}
 static inline float reciprocal_about(float x) { return 1.0f / x; }
 static inline void fence() {}
+static inline int add_in_order(int *p, int v, bool now) { return now ? atomicAdd(p, v) : 0; }
+template <class T> static inline void emu_put(void *p, const T &v, bool now)
+{
+    if (now) memcpy(p, &v, sizeof v);
+}
+static inline void put_u16(void *p, uint32_t v, bool now) { emu_put(p, (uint16_t)v, now); }
+static inline void put_u32(void *p, uint32_t v, bool now) { emu_put(p, v, now); }
+static inline void put_float2(float2 *p, float2 v, bool now) { emu_put(p, v, now); }
+static inline void put_float4(float4 *p, float4 v, bool now) { emu_put(p, v, now); }
 
 /* Fragments as PTX has them: lane (r, c) = (lane / 4, lane % 4) gives rows r and r + 8 of A at k = 4c .. and 16 + 4c .., and column r of
  * B likewise; it gets columns 2c and 2c + 1 of rows r and r + 8. */
@@ -48,7 +57,7 @@ static inline uint32_t load_u16(const void *p) { return *(const uint16_t *)p; }
 template <int N> static inline void load_words(uint32_t (&v)[N], const void *p) { memcpy(v, p, sizeof v); }
 static inline void prefetch(const void *) {}
 /* A value that is new to the compiler, which then computes what depends on it where that is used, in place of keeping it in registers. */
-static inline void forget(int &v) { (void)v; }
+template <class T> static inline void forget(T &) {}
 static inline void touch(uint64_t) {}
 
 /* Static shared memory is near the dynamic one, in the same library. */
