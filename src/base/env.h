@@ -14,4 +14,6 @@ const char *cb_env_cpu(void);
 const char *cb_env_cpu_copies(void);
 /* CB_CUDA_STREAM=on or off: products of few rows by stream.cu where it can, or by gemv.cu; NULL: as suits the model (cuda/cuda.c). */
 const char *cb_env_cuda_stream(void);
+/* CB_CUDA_CLUSTERS=on or off: rows of steps of one row shared by clusters of thread blocks (cuda/row_clusters.cu), or not; NULL: not. */
+const char *cb_env_cuda_clusters(void);
 #endif

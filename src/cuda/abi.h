@@ -249,7 +249,8 @@ typedef struct cu_rows_few {
     uint32_t side_mask;
     int32_t n_ops;
     int32_t width, n_parts;  /* elements of a part of the row */
-    float inverse;           /* 1 / width where that is exact, else 0 */
+    int32_t whole, pad;      /* of the row (row_clusters.cu; the last part may be shorter) */
+    float inverse;           /* 1 / width of the row where that is exact, else 0 */
     int32_t has_route;
     cu_route route;          /* by a thread block of its own */
     cu_few_op o[CU_FEW_OPS];
@@ -290,6 +291,28 @@ enum { CU_FROM_REG, CU_FROM_MEM, CU_FROM_KEPT, CU_AGAIN = 4 };
     X(norm_add_norm_quant8, 8, 3072, M_(RMSNORM), R_(ADD), R_(RMSNORM), R_(QUANT))                                                          \
     X(gemma_moe_in8, 8, 3072, M_(RMSNORM), R_(ADD), R_(RMSNORM), R_(QUANT), K_(RMSNORM), R_(SCALE), R_(QUANT), K_(RMSNORM), R_(QUANT))      \
     X(gemma_moe_out8, 8, 3072, M_(RMSNORM), M_(MOE_SUM), R_(RMSNORM), P_(ADD), R_(RMSNORM), R_(ADD), R_(SCALE), R_(RMSNORM), R_(QUANT))
+
+/* Chains of a step's only row, which the thread blocks of a cluster share (row_clusters.cu): X(kernel, branches, ops...). A branch, up to three,
+ * is a set of ops, by bits, that ends with a quantisation; each has a cluster of its own. */
+#define CU_CLUSTERS(X)                                                                                                         \
+    X(quant, 1, 0, 0, M_(QUANT))                                                                                               \
+    X(norm_quant, 3, 0, 0, M_(RMSNORM), R_(QUANT))                                                                             \
+    X(norm_quant_quant, 7, 0, 0, M_(RMSNORM), R_(QUANT), A_(QUANT))                                                            \
+    X(embed_norm_quant, 7, 0, 0, R_(EMBED), R_(RMSNORM), R_(QUANT))                                                            \
+    X(embed_norm_quant_quant, 15, 0, 0, R_(EMBED), R_(RMSNORM), R_(QUANT), A_(QUANT))                                          \
+    X(embed_had_norm_quant_had_quant, 15, 55, 0, R_(EMBED), R_(HADAMARD), R_(RMSNORM), R_(QUANT), R_(HADAMARD), R_(QUANT))     \
+    X(had_quant, 3, 0, 0, M_(HADAMARD), R_(QUANT))                                                                             \
+    X(norm_had_quant, 7, 0, 0, M_(RMSNORM), R_(HADAMARD), R_(QUANT))                                                           \
+    X(norm_quant_had_quant, 3, 13, 0, M_(RMSNORM), R_(QUANT), R_(HADAMARD), R_(QUANT))                                         \
+    X(glu_quant, 3, 0, 0, M_(GLU), R_(QUANT))                                                                                  \
+    X(glu_had_quant, 7, 0, 0, M_(GLU), R_(HADAMARD), R_(QUANT))                                                                \
+    X(moe_norm_quant, 31, 0, 0, M_(MOE_SUM), R_(ADD), R_(ADD_GATED), R_(RMSNORM), R_(QUANT))                                   \
+    X(norm_add_norm_quant, 15, 0, 0, M_(RMSNORM), R_(ADD), R_(RMSNORM), R_(QUANT))                                             \
+    X(gemma_moe_in, 15, 115, 387, M_(RMSNORM), R_(ADD), R_(RMSNORM), R_(QUANT), K_(RMSNORM), R_(SCALE), R_(QUANT), K_(RMSNORM), R_(QUANT))
+enum { CU_CLUSTER_MOST = 8, CU_CLUSTER_PART = 2048, CU_CLUSTER_WIDTH = 4096 }; /* thread blocks; elements of a part, and of a row whose squares are summed */
+/* A block's shared memory: barriers; what warps tell, twice; some words; one or two rows whose squares are summed, when there are norms; the part;
+ * and the parts that a Hadamard block mixes. */
+enum { CU_CLUSTER_WORDS = 2 * CU_FEW_OPS * 8, CU_CLUSTER_NORM = CU_CLUSTER_WORDS + 2 * 64 * 8, CU_CLUSTER_ROWS = CU_CLUSTER_NORM + 32 };
 
 /* Attention. Tiles of up to 16 queries: `tile_rows` rows of one session times `heads_per_tile` query heads of one KV head. Block
  * results go to part when it is not NULL (blocks shared among thread blocks, merged by a second kernel), else to out. */

@@ -8,7 +8,7 @@
 #include <string.h>
 
 /* The embedded kernels (Makefile: one fatbin a .cu file). */
-extern const unsigned char cb_fatbin_rows[], cb_fatbin_rows_few[], cb_fatbin_row_chains[], cb_fatbin_rows_many[], cb_fatbin_gemv[], cb_fatbin_attention[], cb_fatbin_attention_many[];
+extern const unsigned char cb_fatbin_rows[], cb_fatbin_rows_few[], cb_fatbin_row_chains[], cb_fatbin_row_clusters[], cb_fatbin_rows_many[], cb_fatbin_gemv[], cb_fatbin_attention[], cb_fatbin_attention_many[];
 extern const unsigned char cb_fatbin_stream[], cb_fatbin_batch[], cb_fatbin_experts[], cb_fatbin_hybrid[], cb_fatbin_scan[], cb_fatbin_tools[], cb_fatbin_sample[], cb_fatbin_attn_step[], cb_fatbin_attn_join[], cb_fatbin_delta_step[];
 extern const unsigned char cb_fatbin_gemm[], cb_fatbin_gemm_sm90[];
 
@@ -26,6 +26,9 @@ static const struct kernel_entry {
 #define CHAIN(name, ...) [CU_K_##name] = {cb_fatbin_row_chains, "k_" #name, CU_ROW_SHARED},
     CU_CHAINS(CHAIN)
 #undef CHAIN
+#define CLUSTER(name, ...) [CU_K_CLUSTER_##name] = {cb_fatbin_row_clusters, "k_cluster_" #name, CU_ROW_SHARED},
+    CU_CLUSTERS(CLUSTER)
+#undef CLUSTER
     [CU_K_ROWS_MANY] = {cb_fatbin_rows_many, "k_rows_many", CU_MANY_NARROW * 17 / 16 * 4},
     [CU_K_ROWS_MANY_WIDE] = {cb_fatbin_rows_many, "k_rows_many_wide", CU_MANY_WIDTH * 17 / 16 * 4},
     [CU_K_KV_PUT_MANY] = {cb_fatbin_attention_many, "k_kv_put_many", 0},

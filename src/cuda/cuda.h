@@ -16,6 +16,9 @@ typedef enum cu_kernel {
 #define CHAIN(name, ...) CU_K_##name,
     CU_CHAINS(CHAIN)
 #undef CHAIN
+#define CLUSTER(name, ...) CU_K_CLUSTER_##name,
+    CU_CLUSTERS(CLUSTER)
+#undef CLUSTER
     CU_K_ROWS_MANY, CU_K_ROWS_MANY_WIDE, CU_K_KV_PUT_MANY, CU_K_ROUTE_MANY, CU_K_SOFTCAP,
     CU_K_STREAM, CU_K_STREAM_1 = CU_K_STREAM + CU_N_STREAM, CU_K_STREAM_LAST = CU_K_STREAM_1 + CU_N_STREAM - 1,
     CU_K_EXPERTS, CU_K_EXPERTS_LAST = CU_K_EXPERTS + CU_N_EXPERTS - 1, CU_K_GEMV4, CU_K_GEMV8, /* up to 4 and up to 8 rows a tile */

@@ -2,6 +2,7 @@
  * one before left in registers, values that stand in memory before the launch, and what an earlier op of the chain left at a place in
  * shared memory. Ops that have nothing to do with the chain are done by a thread block of their own. */
 #include "cuda/few.h"
+#include "base/env.h"
 #include "cuda/lower.h"
 #include "plan/layout.h"
 #include <math.h>
@@ -20,6 +21,7 @@ typedef struct maker {
     const cb_plan *p;
     const int32_t *ops; /* all of the launch */
     int n;
+    bool cluster;        /* for row_clusters.cu */
     cu_rows_few *a;
     int made[CU_FEW_OPS], n_chain; /* plan ops of the chain */
     int side[CU_MAX_ROW_OPS], n_side; /* and those beside it */
@@ -73,6 +75,23 @@ static int parts_of(const maker *m, int width)
     return whole || n > CU_FEW_PARTS ? 0 : n;
 }
 
+/* Elements of a part of the only row, for a cluster: parts of whole warps, or up to four that share Hadamard blocks. 0: impossible. */
+static int cluster_part(const maker *m, int width)
+{
+    if (width % 16) return 0;
+    for (int part = width > CU_CLUSTER_WIDTH ? (width + 256 * CU_CLUSTER_MOST - 1) / (256 * CU_CLUSTER_MOST) * 256 : CU_CLUSTER_WIDTH / 4; part <= CU_CLUSTER_PART; part += 256) {
+        bool fits = true;
+        for (int i = 0; i < m->n_chain; i++) {
+            const cb_op *o = &m->p->ops[m->made[i]];
+            int block = o->n[0];
+            if (o->kind == CB_RMSNORM) fits &= width <= CU_CLUSTER_WIDTH;
+            if (o->kind == CB_HADAMARD) fits &= block >= 256 && (block > part ? block % part == 0 && block / part <= 4 : part % block == 0);
+        }
+        if (fits) return part;
+    }
+    return 0;
+}
+
 /* A route, and behind it the sort of its single row. */
 static bool find_route(maker *m, const cb_op *o, int index)
 {
@@ -121,6 +140,15 @@ static bool find_shape(maker *m)
         m->made[m->n_chain++] = m->ops[i];
         if (!width && o->out >= 0) width = p->values[o->out].width;
         if (!knows(m, o, width)) return false;
+    }
+    m->a->whole = width;
+    if (m->cluster) {
+        if (!m->n_chain || !(m->a->width = cluster_part(m, width))) return false;
+        m->a->n_parts = (width + m->a->width - 1) / m->a->width;
+        m->a->inverse = power_of_two(width) ? 1.0f / (float)width : 0;
+        m->per = 8;
+        m->threads = m->a->width / 8;
+        return true;
     }
     if (!m->n_chain) return m->a->has_route && !m->a->side_mask && m->wanted < 0;
     if (!(m->a->n_parts = parts_of(m, width))) return false;
@@ -249,7 +277,7 @@ static bool quant(maker *m, int k, cu_few_op *r)
     if (r->f != 0 && r->f < 0x1p-20f) return false;
     r->u.q = cu_planes_of(m->d, o->out);
     if (!source(m, k, r, o->in[0])) return false;
-    if (m->a->n_parts == 1 || !r->u.q.flag) return true;
+    if (m->cluster || m->a->n_parts == 1 || !r->u.q.flag) return true;
     if (r->x) { /* the last part looks for the row in memory */
         r->out = (float *)r->x;
         r->out_stride = r->x_stride;
@@ -272,7 +300,7 @@ static bool inputs(maker *m, int k, cu_few_op *r)
     switch (o->kind) {
     case CB_EMBED:
         r->u.embed = d->embed[o->w[0]];
-        return k == 0 && m->a->n_parts == 1;
+        return k == 0 && (m->cluster || m->a->n_parts == 1);
     case CB_MOE_SUM:
         r->n = o->n[0];
         return input(m, k, o->in[0], &r->u.sum.y, &r->u.sum.y_stride) && input(m, k, o->in[1], &r->u.sum.route, &r->u.sum.route_stride);
@@ -375,6 +403,66 @@ static const struct fixed_chain *find_fixed(const maker *m)
     return NULL;
 }
 
+static const struct cluster_chain {
+    cu_kernel kernel;
+    int branches, n, links[CU_FEW_OPS];
+} cluster_chains[] = {
+#define CLUSTER(name, b0, b1, b2, ...) {CU_K_CLUSTER_##name, 1 + ((b1) != 0) + ((b2) != 0), sizeof(int[]){__VA_ARGS__} / sizeof(int), {__VA_ARGS__}},
+    CU_CLUSTERS(CLUSTER)
+#undef CLUSTER
+};
+
+static const struct cluster_chain *find_cluster(const maker *m)
+{
+    int link[CU_FEW_OPS];
+    for (int k = 0; k < m->n_chain; k++) link[k] = link_of(m, k);
+    if (m->n_kept > 1 || m->a->has_route || (m->n_side && m->a->o[0].kind != CB_EMBED)) return NULL;
+    for (size_t i = 0; i < sizeof cluster_chains / sizeof *cluster_chains; i++) {
+        const struct cluster_chain *c = &cluster_chains[i];
+        if (c->n == m->n_chain && memcmp(c->links, link, sizeof(int) * (size_t)c->n) == 0) return c;
+    }
+    return NULL;
+}
+
+/* Parts and branches do not wait for each other between ops: what is written must not stand where others may still read. Whoever works on an element
+ * reads it before he writes, but another branch reads it too, and a norm of a row in memory reads all of it. */
+static bool cluster_apart(const maker *m, int branches)
+{
+    for (int i = 0; i < m->n_written; i++)
+        for (int j = 0; j < m->n_read; j++) {
+            bool by_all = branches > 1 || (m->a->o[0].kind == CB_RMSNORM && m->read[j].v == m->p->ops[m->made[0]].in[0]);
+            if (m->read[j].v == m->written[i].v && by_all) return false;
+        }
+    return apart(m);
+}
+
+/* The only row of a step, shared by a cluster. */
+static bool make_cluster(maker *m, cu_few *f)
+{
+    const char *asked = cb_env_cuda_clusters();
+    m->cluster = true;
+    if (!asked || strcmp(asked, "on") != 0 || m->d->cc / 10 != 9 || !find_shape(m)) return false; /* machine code for 9.x */
+    int norms = 0, mixed = 0; /* parts in a Hadamard block */
+    for (int k = 0; k < m->n_chain; k++) {
+        const cb_op *o = &m->p->ops[m->made[k]];
+        if (m->p->values[o->out].slots > 1 || !one_op(m, k)) return false;
+        norms += o->kind == CB_RMSNORM;
+        if (o->kind != CB_HADAMARD) continue;
+        if (o->n[1] != (k > 0 && m->a->o[k - 1].kind == CB_EMBED)) return false; /* signs behind it: that of an embedding's only */
+        if (o->n[0] > m->a->width) mixed = o->n[0] / m->a->width;
+    }
+    m->a->n_ops = m->n_chain;
+    const struct cluster_chain *c = find_cluster(m);
+    if (!c || !cluster_apart(m, c->branches)) return false;
+    if (c->kernel == CU_K_CLUSTER_glu_quant && m->a->whole <= CU_FEW_WIDTH) return false; /* two of them may share a launch */
+    f->kernel = c->kernel;
+    f->threads = m->threads;
+    f->shared = CU_CLUSTER_ROWS + (norms > 1 ? 2 : norms) * CU_FEW_ROOM(m->a->n_parts * m->a->width) * 128 + 4 * m->a->width + mixed * 4 * m->a->width;
+    f->cluster = m->a->n_parts;
+    f->y = c->branches + (m->n_side != 0);
+    return f->shared <= m->d->max_shared - 8192 && f->shared <= CU_ROW_SHARED;
+}
+
 static bool make(maker *m, cu_few *f)
 {
     if (!find_shape(m)) return false;
@@ -401,17 +489,17 @@ static bool make(maker *m, cu_few *f)
     return true;
 }
 
-int cu_few_make(const cb_dev *d, const int32_t *ops, int n, const cu_row_op *table, cu_few **out, cb_err *err)
+int cu_few_make(const cb_dev *d, const int32_t *ops, int n, bool single, const cu_row_op *table, cu_few **out, cb_err *err)
 {
     *out = NULL;
     cu_few *f = cb_alloc_array(1, sizeof *f);
     if (!f) return cb_fail(err, CB_ENOMEM, "no memory for a launch");
-    maker m = {.d = d, .p = d->plan, .ops = ops, .n = n, .a = &f->a, .now = -1, .wanted = -1};
-    f->a.step = d->step;
-    f->a.side = table;
-    f->a.join = d->few_join;
-    if (make(&m, f)) *out = f;
-    else cb_free(f);
+    for (int way = !single; way < 2 && !*out; way++) {
+        maker m = {.d = d, .p = d->plan, .ops = ops, .n = n, .a = &f->a, .now = -1, .wanted = -1};
+        *f = (cu_few){.a = {.step = d->step, .side = table, .join = d->few_join}};
+        if (way == 0 ? make_cluster(&m, f) : make(&m, f)) *out = f;
+    }
+    if (!*out) cb_free(f);
     return 0;
 }
 

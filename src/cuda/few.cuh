@@ -21,7 +21,7 @@ template <int E> struct chain {
     float *shared;   /* a row for all threads, then places */
     told &t;
     int row, first;  /* first element of the part */
-    int e;           /* this thread's first element in the part; from a.width on there are only zeros */
+    int e, n;        /* this thread's first element in the part; from n on there are only zeros */
     int turn;
     bool live;       /* false while the launches ahead are not done: nothing of theirs is read, nothing is written (row_chains.cu) */
     float inv;       /* of the norm before */
@@ -52,26 +52,26 @@ template <int E> __device__ __forceinline__ void load(float (&u)[E], const float
 template <int E> __device__ __forceinline__ void fetch(const chain<E> &c, float (&u)[E], const float *p, int row, int stride)
 {
     each<E>([&](int i) { u[i] = 0; });
-    if (c.live && c.e < c.a.width) load(u, p + (size_t)row * stride + c.first + c.e);
+    if (c.live && c.e < c.n) load(u, p + (size_t)row * stride + c.first + c.e);
 }
 template <int E> __device__ __forceinline__ void fetch_vector(const chain<E> &c, float (&u)[E], const float *p)
 {
     each<E>([&](int i) { u[i] = 0; });
-    if (c.e < c.a.width) load(u, p + c.first + c.e);
+    if (c.e < c.n) load(u, p + c.first + c.e);
 }
 
 template <int E> __device__ __forceinline__ void embed(const chain<E> &c, float (&u)[E], const cu_few_op &o)
 {
     static_assert(E == 8, "eight codes at once");
     each<E>([&](int i) { u[i] = 0; });
-    if (c.live && c.e < c.a.width) decode8(o.u.embed, c.a.step->token[c.row], c.e, u);
+    if (c.live && c.e < c.n) decode8(o.u.embed, c.a.step->token[c.row], c.first + c.e, u);
     if (o.f != 1.0f) each<E>([&](int i) { u[i] = u[i] * o.f; });
 }
 
 /* What an op hands to other launches. */
 template <int E> __device__ __forceinline__ void hand_out(const chain<E> &c, const cu_few_op &o)
 {
-    if (!o.out || !c.live || c.e >= c.a.width) return;
+    if (!o.out || !c.live || c.e >= c.n) return;
     float *y = o.out + (size_t)c.row * o.out_stride + c.first + c.e;
 #pragma unroll
     for (int q = 0; q < E; q += 4) *(float4 *)(y + q) = make_float4(c.v[q], c.v[q + 1], c.v[q + 2], c.v[q + 3]);
@@ -505,7 +505,7 @@ template <int E> __device__ __forceinline__ void glu(chain<E> &c, int act, const
 /* The loads of N experts, 4 or 8, are under way together, of a lane beyond the row those of its beginning. */
 template <int N, int E> __device__ __forceinline__ void moe_sum(chain<E> &c, const cu_few_op &o)
 {
-    bool in = c.e < c.a.width;
+    bool in = c.e < c.n;
     const float *y = o.u.sum.y + (size_t)c.row * o.n * o.u.sum.y_stride + c.first + (in ? c.e : 0);
     const float *w = o.u.sum.route + (size_t)c.row * o.u.sum.route_stride + o.n;
     size_t stride = o.u.sum.y_stride;
@@ -545,7 +545,6 @@ __device__ __forceinline__ void tables(const cu_rows_few &a, int row)
     }
 }
 
-/* What needs nothing of it, by the thread block behind the parts. */
 /* What needs nothing of it, by the thread block behind the parts. */
 __device__ __noinline__ void side(const cu_rows_few &a, int row, float *shared)
 {

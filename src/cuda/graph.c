@@ -22,6 +22,8 @@ CUresult cu_graph_add(cb_dev *d, const CUlaunchConfig *c, CUfunction f, void **p
                                  .blockDimY = c->blockDimY, .blockDimZ = c->blockDimZ, .sharedMemBytes = c->sharedMemBytes, .kernelParams = params};
     CUgraphNode node;
     CUresult r = d->cu.cuGraphAddKernelNode_(&node, b->graph, NULL, 0, &k);
+    for (unsigned i = 0; i < c->numAttrs && r == CUDA_SUCCESS; i++) /* the other attribute is the kind of the edges */
+        if (c->attrs[i].id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION) r = d->cu.cuGraphKernelNodeSetAttribute_(node, c->attrs[i].id, &c->attrs[i].value);
     if (r != CUDA_SUCCESS) return r;
     if (!b->beside || b->n_last == CU_GRAPH_WIDE) {
         for (int i = 0; i < b->n_last; i++) b->ahead[i] = b->last[i];

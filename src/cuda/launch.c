@@ -8,15 +8,32 @@
 #include <math.h>
 #include <string.h>
 
-int cu_function_launch(cb_dev *d, CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned threads, unsigned shared, void *args, cb_err *err)
+/* cluster: neighbours in x that are one; 0: none. */
+static int launch(cb_dev *d, CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned cluster, unsigned threads, unsigned shared, void *args, cb_err *err)
 {
-    CUlaunchAttribute attr = {.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION};
-    attr.value.programmaticStreamSerializationAllowed = 1;
+    CUlaunchAttribute attrs[2];
+    unsigned n = 0;
+    memset(attrs, 0, sizeof attrs);
+    if (d->pdl) {
+        attrs[n].id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+        attrs[n++].value.programmaticStreamSerializationAllowed = 1;
+    }
+    if (cluster) {
+        attrs[n].id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+        attrs[n].value.clusterDim.x = cluster;
+        attrs[n].value.clusterDim.y = attrs[n].value.clusterDim.z = 1;
+        n++;
+    }
     CUlaunchConfig c = {.gridDimX = gx, .gridDimY = gy, .gridDimZ = gz, .blockDimX = threads, .blockDimY = 1, .blockDimZ = 1,
-                        .sharedMemBytes = shared, .hStream = d->stream, .attrs = &attr, .numAttrs = d->pdl ? 1 : 0};
+                        .sharedMemBytes = shared, .hStream = d->stream, .attrs = attrs, .numAttrs = n};
     void *params[] = {args};
     CUresult r = d->building ? cu_graph_add(d, &c, f, params) : d->cu.cuLaunchKernelEx_(&c, f, params, NULL);
     return r == CUDA_SUCCESS ? 0 : cu_fail(&d->cu, r, "launch", err);
+}
+
+int cu_function_launch(cb_dev *d, CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned threads, unsigned shared, void *args, cb_err *err)
+{
+    return launch(d, f, gx, gy, gz, 0, threads, shared, args, err);
 }
 
 int cu_kernel_launch(cb_dev *d, cu_kernel k, unsigned gx, unsigned gy, unsigned gz, unsigned threads, unsigned shared, void *args, cb_err *err)
@@ -157,6 +174,7 @@ static int rows(cb_dev *d, const cu_schedule *s, const cu_launch *l, cb_err *err
     }
     if (few) {
         cu_few *f = l->few;
+        if (f->cluster) return launch(d, d->kernel[f->kernel], (unsigned)f->cluster, (unsigned)f->y, 1, (unsigned)f->cluster, (unsigned)f->threads, (unsigned)f->shared, &f->a, err);
         if (f->beside) {
             cu_rows_two two = {.part = {f->a, f->beside->a}, .n_rows = n_rows};
             int others = cu_n_rows(d, d->plan->ops[s->order[l->first + l->n - 1]].out);

@@ -284,7 +284,7 @@ static int make(cb_dev *d, int which, cu_row_op *table, CUdeviceptr at, cb_err *
         if (l->anchor < 0 && is_row_op(o, s.single)) {
             l->table = (const cu_row_op *)here;
             rc = make_table(d, group, n, which != CU_FOR_TAP, s.many, table + i, &l->shared, err);
-            if (rc == 0 && which != CU_FOR_TAP) rc = cu_few_make(d, group, n, l->table, &l->few, err);
+            if (rc == 0 && which != CU_FOR_TAP) rc = cu_few_make(d, group, n, s.single, l->table, &l->few, err);
         }
         l->n = n;
         for (int k = 0; k < n; k++) s.done[group[k]] = 1;

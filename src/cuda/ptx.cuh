@@ -119,6 +119,20 @@ __device__ __forceinline__ void prefetch(const void *p) { asm volatile("prefetch
  * computes it here, also when it is not used. */
 __device__ __forceinline__ void forget(int &v) { asm volatile("" : "+r"(v)); }
 __device__ __forceinline__ void forget(float &v) { asm volatile("" : "+f"(v)); }
+/* An address that stays in registers. */
+template <class T> __device__ __forceinline__ void hold(T *&p)
+{
+    asm volatile("" : "+l"(p));
+    __builtin_assume(__isGlobal(p));
+}
+/* A number that does: an argument of a kernel is 50 to 115 cycles away when it has not been asked for just before, and the compiler would rather
+ * ask again. It does not see through shared memory; `at`: four bytes there, this thread's own. */
+__device__ __forceinline__ int held(int v, uint32_t at)
+{
+    asm volatile("st.volatile.shared.b32 [%1],%0;\nld.volatile.shared.b32 %0,[%1];" : "+r"(v) : "r"(at) : "memory");
+    return v;
+}
+__device__ __forceinline__ float held(float v, uint32_t at) { return __int_as_float(held(__float_as_int(v), at)); }
 /* A value that is to be known by now. */
 __device__ __forceinline__ void touch(uint64_t v) { asm volatile("" ::"l"(v)); }
 
@@ -223,9 +237,52 @@ __device__ __forceinline__ void barrier_arrive_copied(uint32_t at)
 {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(at) : "memory");
 }
+/* One of its arrivals, and so many bytes that the phase waits for. */
+__device__ __forceinline__ void barrier_expect(uint32_t at, uint32_t bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _,[%0],%1;" ::"r"(at), "r"(bytes) : "memory");
+}
 /* Waits for the end of the phase of this parity: the first, third .. phase has parity 0. The barrier must be in that phase or the next. */
 __device__ __forceinline__ void barrier_wait(uint32_t at, uint32_t parity)
 {
     asm volatile("{.reg .pred p;\nwaiting:\nmbarrier.try_wait.parity.shared::cta.b64 p,[%0],%1;\n@!p bra waiting;\n}" ::"r"(at), "r"(parity) : "memory");
+}
+
+/* ---- thread blocks of a cluster, which see each other's shared memory ---- */
+
+/* Number of this one among them. */
+__device__ __forceinline__ int cluster_rank()
+{
+    int r;
+    asm("mov.u32 %0,%%cluster_ctarank;" : "=r"(r));
+    return r;
+}
+/* All threads of all of them meet, and what each wrote is seen by all; or they know of each other's new barriers. */
+__device__ __forceinline__ void cluster_meet() { asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory"); }
+__device__ __forceinline__ void cluster_begin()
+{
+    asm volatile("fence.mbarrier_init.release.cluster;\nbarrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+}
+/* Where this thread block's `at` is in the one of that rank: for the functions below. */
+__device__ __forceinline__ uint32_t of_rank(uint32_t at, int rank)
+{
+    uint32_t there;
+    asm("mapa.shared::cluster.u32 %0,%1,%2;" : "=r"(there) : "r"(at), "r"(rank));
+    return there;
+}
+/* Stored there some time; the barrier there, which expects them, gets the bytes when they are. */
+__device__ __forceinline__ void send16(uint32_t to, float a, float b, float c, float d, uint32_t barrier)
+{
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0],{%1,%2,%3,%4},[%5];" ::"r"(to), "f"(a), "f"(b), "f"(c), "f"(d), "r"(barrier) : "memory");
+}
+__device__ __forceinline__ void send8(uint32_t to, uint32_t a, uint32_t b, uint32_t barrier)
+{
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.u32 [%0],{%1,%2},[%3];" ::"r"(to), "r"(a), "r"(b), "r"(barrier) : "memory");
+}
+__device__ __forceinline__ float cluster_float(uint32_t at)
+{
+    float v;
+    asm volatile("ld.shared::cluster.f32 %0,[%1];" : "=f"(v) : "r"(at));
+    return v;
 }
 #endif

@@ -22,7 +22,7 @@ template <int E, int LINK> __device__ __forceinline__ void load_constants(const 
     if constexpr (K == CB_HADAMARD)
         if (o.w) fetch_vector(c, in.w, o.w);
     if constexpr (K == CB_RMSNORM)
-        if (o.w && c.e < c.a.width) prefetch(o.w + c.e);
+        if (o.w && c.e < c.n) prefetch(o.w + c.e);
     if constexpr (K == CB_SCALE) in.one = o.w ? *o.w : o.f;
 }
 
@@ -88,7 +88,7 @@ __device__ __forceinline__ void run_chain(const cu_rows_few &a, int row, float *
             return;
         }
     bool live = gridDim.x > FEW_ROWS || first_of(LINKS...) == R_(EMBED); /* a step's first launch has nothing to wait for */
-    chain<E> c = {a, shared, t, row, (int)blockIdx.y * a.width, E * (int)threadIdx.x, 0, live, 0, {}};
+    chain<E> c = {a, shared, t, row, (int)blockIdx.y * a.width, E * (int)threadIdx.x, a.width, 0, live, 0, {}};
     inputs<E> in[sizeof...(LINKS)];
     float kept[E];
     (load_constants<E, LINKS>(c, a.o[I], in[I]), ...);

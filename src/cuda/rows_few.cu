@@ -54,7 +54,7 @@ template <int E> __device__ __forceinline__ void few(const cu_rows_few &a, float
         side(a, blockIdx.x, shared);
         return;
     }
-    chain<E> c = {a, shared, t, (int)blockIdx.x, (int)blockIdx.y * a.width, E * (int)threadIdx.x, 0, true, 0, {}};
+    chain<E> c = {a, shared, t, (int)blockIdx.x, (int)blockIdx.y * a.width, E * (int)threadIdx.x, a.width, 0, true, 0, {}};
     clear<E>(shared, t);
     pdl_wait();
     for (int i = 0; i < a.n_ops; i++) {

@@ -536,6 +536,18 @@ static CUresult check_launch(CUfunction f, const unsigned *grid, const unsigned 
     return CUDA_ERROR_INVALID_VALUE;
 }
 
+/* The thread blocks of a cluster are neighbours in x here. */
+static CUresult check_cluster(fake_grid *g, const CUlaunchAttributeValue *v)
+{
+    unsigned n = v->clusterDim.x;
+    if (!n || n > 8 || v->clusterDim.y != 1 || v->clusterDim.z != 1 || g->blocks[0] % n) {
+        broken("a cluster of another shape");
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    g->cluster = n;
+    return CUDA_SUCCESS;
+}
+
 EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig *c, CUfunction f, void **params, void **extra)
 {
     (void)extra;
@@ -544,8 +556,10 @@ EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig *c, CUfunction f, void **p
     CUresult r = check_launch(f, size, block, c->sharedMemBytes);
     size_t n;
     fake_kernel run = r == CUDA_SUCCESS ? fake_kernel_find(f->name, &n) : NULL;
-    fake_grid grid = {{size[0], size[1], size[2]}, block[0] * block[1] * block[2], c->sharedMemBytes};
-    if (run) run(params[0], &grid);
+    fake_grid grid = {.blocks = {size[0], size[1], size[2]}, .threads = block[0] * block[1] * block[2], .shared = c->sharedMemBytes};
+    for (unsigned i = 0; i < c->numAttrs; i++)
+        if (c->attrs[i].id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION) r = check_cluster(&grid, &c->attrs[i].value);
+    if (run && r == CUDA_SUCCESS) run(params[0], &grid);
     return leave(r);
 }
 
@@ -571,11 +585,17 @@ EXPORT CUresult cuGraphAddKernelNode(CUgraphNode *out, CUgraph g, const CUgraphN
     if (g->n == MAX_RECORD) abort();
     record *node = &g->r[g->n++];
     size_t n = 0;
-    *node = (record){.run = fake_kernel_find(p->func->name, &n), .grid = {{size[0], size[1], size[2]}, block[0] * block[1] * block[2], p->sharedMemBytes}};
+    *node = (record){.run = fake_kernel_find(p->func->name, &n), .grid = {.blocks = {size[0], size[1], size[2]}, .threads = block[0] * block[1] * block[2], .shared = p->sharedMemBytes}};
     if (n > sizeof node->args) abort();
     if (node->run) memcpy(node->args, p->kernelParams[0], n);
     *out = node;
     return leave(CUDA_SUCCESS);
+}
+
+EXPORT CUresult cuGraphKernelNodeSetAttribute(CUgraphNode node, CUkernelNodeAttrID what, const CUkernelNodeAttrValue *v)
+{
+    ENTER(cuGraphKernelNodeSetAttribute);
+    return leave(what == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION ? check_cluster(&node->grid, v) : CUDA_ERROR_INVALID_VALUE);
 }
 
 static void add_edge(CUgraph g, CUgraphNode from, CUgraphNode to)

@@ -5,6 +5,7 @@
 
 typedef struct fake_grid {
     unsigned blocks[3], threads, shared; /* shared: bytes of dynamic shared memory */
+    unsigned cluster;                    /* neighbours in x that are a cluster; 0 or 1: none */
 } fake_grid;
 /* args: the kernel's only parameter. */
 typedef void (*fake_kernel)(const void *args, const fake_grid *g);

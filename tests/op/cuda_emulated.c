@@ -150,6 +150,23 @@ static void test_older(void **state)
     compare("-4bit");
 }
 
+/* Rows of single rows' steps shared by clusters of thread blocks, in both orders. */
+static void test_clusters(void **state)
+{
+    (void)state;
+    setenv("CB_CUDA_CLUSTERS", "on", 1);
+    compare("bonsai2");
+    compare("moe-");
+    compare("gemma3-");
+    compare("llama-4bit");
+    compare_outliers();
+    setenv("CB_EMULATE_BACKWARDS", "1", 1);
+    compare("bonsai2");
+    compare("moe-4bit");
+    unsetenv("CB_EMULATE_BACKWARDS");
+    unsetenv("CB_CUDA_CLUSTERS");
+}
+
 /* Thread blocks have no order, nor have kernels of a graph that do not wait for each other. */
 static void test_backwards(void **state)
 {
@@ -165,7 +182,7 @@ int main(void)
     setenv("CB_CUDA_STREAM", "on", 0); /* small as these checkpoints are */
     n_names = te_find_checkpoints(names, golden, getenv("CB_TEST_ONLY"));
     emulated_open();
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_kernels), cmocka_unit_test(test_backwards), cmocka_unit_test(test_one_processor),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_kernels), cmocka_unit_test(test_backwards), cmocka_unit_test(test_clusters), cmocka_unit_test(test_one_processor),
                                        cmocka_unit_test(test_older)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -143,7 +143,7 @@ static void run(bench *b, int n_matrices, int most, int blocks, int slots)
     if (slots < a.slots) a.slots = slots;
     for (int m = 0; m < MATRICES; m++)
         for (size_t i = 0; i < ROWS * (size_t)b->p[m].y_stride; i++) b->y[m][i] = 77;
-    kernel(&a, &(fake_grid){{(unsigned)blocks, 1, 1}, 32 * CU_EXPERT_WARPS, shared});
+    kernel(&a, &(fake_grid){.blocks = {(unsigned)blocks, 1, 1}, .threads = 32 * CU_EXPERT_WARPS, .shared = shared});
     for (int m = 0; m < MATRICES; m++)
         for (int i = 0; i < b->n; i++)
             for (int n = 0; n < b->p[m].y_stride; n++) {

@@ -115,7 +115,7 @@ static void compare(chain *c, const char *what)
         plain[i].stage = 0;
     }
     cu_rows a = {.step = &c->step, .ops = plain, .n_ops = c->n};
-    rows(&a, &(fake_grid){{ROWS, 1, 1}, 256, (unsigned)c->width * 4});
+    rows(&a, &(fake_grid){.blocks = {ROWS, 1, 1}, .threads = 256, .shared = (unsigned)c->width * 4});
     for (int i = 0; i < c->n_values; i++) {
         seen[i] = c->value[i];
         c->value[i] = zeros((size_t)ROWS * (size_t)c->width * 4);
@@ -133,7 +133,7 @@ static void compare(chain *c, const char *what)
     }
     int per_warp = 32 * CU_MANY_ELEMENTS, warps = (c->width + per_warp - 1) / per_warp, threads = 32 * (warps == 1 ? 2 : warps);
     cu_rows_many m = {.step = &c->step, .ops = c->ops, .n_ops = c->n, .n_rows = ROWS, .width = c->width, .warps = warps};
-    (c->width <= CU_MANY_NARROW ? many : many_wide)(&m, &(fake_grid){{2, 1, 1}, (unsigned)threads, (unsigned)(threads * (CU_MANY_ELEMENTS + 1) * 4)});
+    (c->width <= CU_MANY_NARROW ? many : many_wide)(&m, &(fake_grid){.blocks = {2, 1, 1}, .threads = (unsigned)threads, .shared = (unsigned)(threads * (CU_MANY_ELEMENTS + 1) * 4)});
     for (int i = 0; i < c->n_values; i++) {
         bool visible = false;
         for (int k = 0; k < c->n; k++) visible |= c->ops[k].out == c->value[i] && c->ops[k].out_local < 0;
@@ -241,8 +241,8 @@ static void test_put(void **s)
                            .u.kv = {.base = memory[many_rows], .head_bytes = head_bytes, .n_heads = HEADS, .dim = dim}};
             cu_rows a = {.step = &step, .ops = &o, .n_ops = 1};
             cu_rows_many m = {.step = &step, .ops = &o, .n_ops = 1, .n_rows = N};
-            if (many_rows) put(&m, &(fake_grid){{(N + CU_PUT_ROWS - 1) / CU_PUT_ROWS, HEADS, 1}, 256, 0});
-            else rows(&a, &(fake_grid){{N, 1, 1}, 256, 0});
+            if (many_rows) put(&m, &(fake_grid){.blocks = {(N + CU_PUT_ROWS - 1) / CU_PUT_ROWS, HEADS, 1}, .threads = 256, .shared = 0});
+            else rows(&a, &(fake_grid){.blocks = {N, 1, 1}, .threads = 256, .shared = 0});
         }
         assert_memory_equal(memory[0], memory[1], bytes);
         free(k);
@@ -264,8 +264,8 @@ static void test_sort(void **s)
         cu_sort a = {.route = route, .tiles = p, .slots = p + 4 * (N * TOP + 1), .counts = counts, .stride = TOP, .n_rows = N, .k = TOP, .n_experts = EXPERTS, .tile = 8};
         a.rows = a.slots + N * TOP;
         a.expert_at = a.rows + N * TOP;
-        if (b) count(&a, &(fake_grid){{7, 1, 1}, 1024, EXPERTS * 4});
-        sort(&a, &(fake_grid){{b ? 7 : 1, 1, 1}, 1024, 32 * EXPERTS * 4});
+        if (b) count(&a, &(fake_grid){.blocks = {7, 1, 1}, .threads = 1024, .shared = EXPERTS * 4});
+        sort(&a, &(fake_grid){.blocks = {b ? 7 : 1, 1, 1}, .threads = 1024, .shared = 32 * EXPERTS * 4});
     }
     assert_memory_equal(lists[0], lists[1], LISTS * 4);
     const int32_t *slots = lists[0] + 4 * (N * TOP + 1);

@@ -1,6 +1,6 @@
 /* rows_few.c: chains of rows in registers (cuda/few.cuh) without a GPU, on the driver of tests/cuda/emulate: norms, Hadamard blocks
  * of all sizes, quantisation, and above all the flag of remainder rows, which the kernels decide by a sum in another order where that is
- * certain. Everything is compared with the definition (docs/arithmetic.md) by bits. */
+ * certain. The same for rows that the thread blocks of a cluster share (row_clusters.cu). Everything is compared with the definition (docs/arithmetic.md) by bits. */
 #include "cuda/abi.h"
 #include "kernels/kernels.h"
 #include "kernels/num.h"
@@ -24,6 +24,9 @@ typedef struct runner {
     fake_kernel run;
 } runner;
 static runner quants[] = {{"k_quant4", 4, NULL}, {"k_quant8", 8, NULL}, {"k_rows_few8", 8, NULL}};
+static runner clusters[] = {{"k_cluster_quant", 8, NULL}, {"k_cluster_had_quant", 8, NULL}, {"k_cluster_norm_quant", 8, NULL}, {"k_cluster_norm_had_quant", 8, NULL},
+                            {"k_cluster_norm_quant_had_quant", 8, NULL}};
+enum { C_QUANT, C_HAD, C_NORM, C_NORM_HAD, C_FORK, CLUSTERS };
 static runner norms[] = {{"k_norm_quant4", 4, NULL}, {"k_norm_quant8", 8, NULL}, {"k_rows_few8", 8, NULL}};
 enum { RUNNERS = sizeof quants / sizeof *quants };
 
@@ -34,6 +37,7 @@ static void open_driver(void)
         quants[i].run = emulated_kernel(quants[i].name, sizeof(cu_rows_few));
         norms[i].run = emulated_kernel(norms[i].name, sizeof(cu_rows_few));
     }
+    for (int i = 0; i < CLUSTERS; i++) clusters[i].run = emulated_kernel(clusters[i].name, sizeof(cu_rows_few));
 }
 
 /* ---- the definition ---- */
@@ -94,6 +98,7 @@ typedef struct work {
     float dx[2 * ROWS * MOST / 16], xs[2 * ROWS * MOST / 16];
     int32_t sum[2 * ROWS * MOST / 16], flag[ROWS];
     int per, threads, shared;
+    int branches; /* of a cluster's kernel, else 0 */
 } work;
 
 static work *begin(int n, int parts, int per)
@@ -105,6 +110,19 @@ static work *begin(int n, int parts, int per)
     k->per = per;
     k->threads = ((n / parts + 255) / 256 * 256 / per + 31) / 32 * 32;
     k->shared = CU_FEW_ROOM(k->threads * per) * 32;
+    return k;
+}
+
+/* For a kernel of row_clusters.cu: parts of so many elements. */
+static work *begin_cluster(int n, int part, int branches)
+{
+    work *k = begin(n, 1, 8);
+    k->a.whole = n;
+    k->a.width = part;
+    k->a.n_parts = (n + part - 1) / part;
+    k->threads = part / 8;
+    k->shared = (CU_CLUSTER_ROWS + 2 * CU_FEW_ROOM(k->a.n_parts * part) * 128 + 4 * part + 4 * 4 * part) / 4;
+    k->branches = branches;
     return k;
 }
 
@@ -122,12 +140,36 @@ static void quantise(work *k, const float *x, int n, int group, int pack, float 
     o->f = share;
     o->u.q = (cu_planes){.planes = k->planes[0], .dx = k->dx, .xs = k->xs, .sum = k->sum, .flag = k->flag, .group = group, .pack = pack,
                          .n_rows = ROWS, .stride = (int32_t)cb_plane_stride(n, pack), .n_groups = n / group};
-    if (k->a.n_parts > 1) o->out = k->x[0], o->out_stride = MOST;
+    if (k->a.n_parts > 1 && !k->branches) o->out = k->x[0], o->out_stride = MOST;
+}
+
+/* A row after the other. */
+static void run_cluster(work *k, const runner *r)
+{
+    for (int row = 0; row < ROWS; row++) {
+        cu_rows_few a = k->a;
+        for (int i = 0; i < a.n_ops; i++) {
+            cu_few_op *o = &a.o[i];
+            if (o->x) o->x += (size_t)row * (size_t)o->x_stride;
+            if (o->out) o->out += (size_t)row * (size_t)o->out_stride;
+            if (o->kind != CB_QUANT) continue;
+            o->u.q.planes += (size_t)row * (size_t)o->u.q.stride;
+            o->u.q.dx += row * o->u.q.n_groups;
+            o->u.q.xs += row * o->u.q.n_groups;
+            o->u.q.flag += row;
+        }
+        fake_grid g = {.blocks = {(unsigned)a.n_parts, (unsigned)k->branches, 1}, .threads = (unsigned)k->threads, .shared = (unsigned)k->shared * 4, .cluster = (unsigned)a.n_parts};
+        r->run(&a, &g);
+    }
 }
 
 static void run(work *k, const runner *r)
 {
-    fake_grid g = {{ROWS, (unsigned)k->a.n_parts, 1}, (unsigned)k->threads, (unsigned)k->shared * 4};
+    if (k->branches) {
+        run_cluster(k, r);
+        return;
+    }
+    fake_grid g = {.blocks = {ROWS, (unsigned)k->a.n_parts, 1}, .threads = (unsigned)k->threads, .shared = (unsigned)k->shared * 4};
     r->run(&k->a, &g);
 }
 
@@ -146,7 +188,7 @@ static void check_planes(const work *k, int row, int to, const int16_t *xi, int 
     for (int e = 0; e < n; e++) {
         const int8_t *at = p + e / (64 * pack) * (128 * pack) + e % pack * 64 + e % (64 * pack) / pack;
         int hi = at[0], lo = at[64 * pack];
-        if (256 * hi + lo != xi[e]) fail_msg("row %d element %d: %d, not %d", row, e, 256 * hi + lo, xi[e]);
+        if (256 * hi + lo != xi[e]) fail_msg("%d elements, row %d element %d: %d, not %d", n, row, e, 256 * hi + lo, xi[e]);
     }
 }
 
@@ -291,9 +333,239 @@ static void test_flags(void **state)
     free(k);
 }
 
+/* ---- the same by clusters ---- */
+
+static void hadamard_op(work *k, const float *x, int block, int back)
+{
+    cu_few_op *o = add(k, CB_HADAMARD, x);
+    o->n = block;
+    o->m = back;
+    o->f = (float)(1.0 / sqrt((double)block));
+    o->w = k->w;
+}
+
+/* A row whose Hadamard blocks are wider than a part, or not; behind a norm, or not; and beside a quantisation of the row as it was. */
+static void cluster_hadamard(int n, int part, int block, int kernel)
+{
+    static float v[ROWS][MOST], plain[ROWS][MOST];
+    static work *other;
+    work *k = begin_cluster(n, part, 1 + (kernel == C_FORK));
+    other = begin(n, 1, 8);
+    for (int i = 0; i < n; i++) k->w[i] = uniform() < 0 ? -1 : 1;
+    for (int r = 0; r < ROWS; r++)
+        for (int i = 0; i < n; i++) v[r][i] = k->x[r][i] = r == 2 ? (i == 11 ? 1 : 0.001f * uniform()) * (float)n : uniform();
+    const float *x = k->x[0];
+    if (kernel != C_HAD) {
+        cu_few_op *o = add(k, CB_RMSNORM, x);
+        o->f = 1e-6f;
+        o->w = k->w;
+        o->out = kernel == C_FORK ? k->y[0] : NULL;
+        o->out_stride = MOST;
+        x = NULL;
+        for (int r = 0; r < ROWS; r++) norm(v[r], k->x[r], k->w, n);
+    }
+    memcpy(plain, v, sizeof v);
+    if (kernel == C_FORK) {
+        quantise(k, NULL, n, 64, 1, 0.7f);
+        cu_planes *q = &k->a.o[1].u.q;
+        q->planes = other->planes[0], q->dx = other->dx, q->xs = other->xs, q->flag = other->flag;
+    }
+    hadamard_op(k, x, block, 0);
+    quantise(k, NULL, n, 128, 4, 0.01f);
+    run(k, &clusters[kernel]);
+    for (int r = 0; r < ROWS; r++) {
+        for (int i = 0; i < n; i++) v[r][i] = v[r][i] * k->w[i];
+        hadamard(v[r], n, block);
+    }
+    if (kernel == C_FORK) {
+        for (int r = 0; r < ROWS; r++) assert_memory_equal(k->y[r], plain[r], (size_t)n * 4);
+        assert_int_equal(other->flag[2], 1);
+        check_quant(other, plain, n, 64, 1, 0.7f);
+    }
+    check_quant(k, v, n, 128, 4, 0.01f);
+    free(other);
+    free(k);
+}
+
+static void cluster_norm(int n, int part, int group, int pack)
+{
+    static float v[ROWS][MOST];
+    work *k = begin_cluster(n, part, 1);
+    for (int i = 0; i < n; i++) k->w[i] = 1 + 0.1f * uniform();
+    for (int r = 0; r < ROWS; r++) {
+        for (int i = 0; i < n; i++) k->x[r][i] = i == 7 && r == 1 ? 1000.0f : uniform();
+        norm(v[r], k->x[r], k->w, n);
+    }
+    cu_few_op *o = add(k, CB_RMSNORM, k->x[0]);
+    o->f = 1e-6f;
+    o->w = k->w;
+    quantise(k, NULL, n, group, pack, 0.7f);
+    run(k, &clusters[C_NORM]);
+    assert_int_equal(k->flag[1], 1);
+    check_quant(k, v, n, group, pack, 0.7f);
+    free(k);
+}
+
+static void cluster_flags(int n, int part, float scale, float share)
+{
+    static float v[ROWS][MOST], base[MOST];
+    int seen[2] = {0};
+    double others = 0;
+    int at = n - 3; /* in the last part */
+    for (int i = 0; i < n; i++) base[i] = uniform() * scale;
+    for (int i = 0; i < n; i++) others += i == at ? 0 : (double)base[i] * base[i];
+    float x = (float)sqrt(others * share / (1 - share));
+    for (int step = -30; step < 30; step += ROWS) {
+        work *k = begin_cluster(n, part, 1);
+        for (int r = 0; r < ROWS; r++) {
+            memcpy(v[r], base, sizeof base);
+            v[r][at] = cb_u2f(cb_f2u(x) + (uint32_t)((step + r) * (step + r) * (step + r) / 2));
+            memcpy(k->x[r], v[r], sizeof base);
+        }
+        quantise(k, k->x[0], n, 64, 2, share);
+        run(k, &clusters[C_QUANT]);
+        for (int r = 0; r < ROWS; r++) seen[k->flag[r]]++;
+        check_quant(k, v, n, 64, 2, share);
+        free(k);
+    }
+    if (scale > 1e-20f && (!seen[0] || !seen[1])) fail_msg("%d elements: %d without, %d with remainders", n, seen[0], seen[1]);
+}
+
+/* ---- chains of several inputs: as by one thread block ---- */
+
+enum { EXPERTS = 8 };
+static float y[EXPERTS][MOST], residual[MOST], gated[MOST], route[2 * EXPERTS], gate[1];
+
+static void check_same(const work *a, const work *b, int n)
+{
+    assert_memory_equal(a->planes, b->planes, sizeof a->planes);
+    assert_memory_equal(a->dx, b->dx, sizeof a->dx);
+    assert_memory_equal(a->xs, b->xs, sizeof a->xs);
+    assert_memory_equal(a->flag, b->flag, sizeof a->flag);
+    for (int r = 0; r < ROWS; r++) assert_memory_equal(a->y[r], b->y[r], (size_t)n * 4);
+}
+
+/* One row by the kernel `one`, and by a cluster's. */
+static void same_as(const char *one, const char *cluster, void (*chain)(work *k, int n), int n, int whole_parts, int part, int branches)
+{
+    runner r[] = {{one, 8, emulated_kernel(one, sizeof(cu_rows_few))}, {cluster, 8, emulated_kernel(cluster, sizeof(cu_rows_few))}};
+    work *k[] = {begin(n, whole_parts, 8), begin_cluster(n, part, branches)};
+    for (int i = 0; i < n; i++) {
+        for (int e = 0; e < EXPERTS; e++) y[e][i] = uniform();
+        residual[i] = 3 * uniform();
+        gated[i] = uniform();
+        for (int j = 0; j < 2; j++) k[j]->x[0][i] = y[0][i], k[j]->w[i] = y[1][i] < 0 ? -1 : 1;
+    }
+    for (int e = 0; e < EXPERTS; e++) route[EXPERTS + e] = 0.1f + 0.02f * (float)e;
+    gate[0] = 0.3f;
+    for (int j = 0; j < 2; j++) {
+        chain(k[j], n);
+        fake_grid g = {.blocks = {j ? (unsigned)k[j]->a.n_parts : 1, j ? (unsigned)branches : (unsigned)whole_parts, 1}, .threads = (unsigned)k[j]->threads,
+                       .shared = (unsigned)k[j]->shared * 4, .cluster = j ? (unsigned)k[j]->a.n_parts : 1};
+        r[j].run(&k[j]->a, &g);
+    }
+    for (int i = 0; i < n; i++) k[0]->x[0][i] = k[1]->x[0][i] = 0; /* the parts of a row leave it there */
+    check_same(k[0], k[1], n);
+    free(k[0]);
+    free(k[1]);
+}
+
+static cu_few_op *norm_op(work *k, const float *x)
+{
+    cu_few_op *o = add(k, CB_RMSNORM, x);
+    o->f = 1e-6f;
+    o->w = k->w;
+    return o;
+}
+
+static void moe_chain(work *k, int n)
+{
+    cu_few_op *o = add(k, CB_MOE_SUM, NULL);
+    o->n = EXPERTS;
+    o->u.sum.y = y[0], o->u.sum.y_stride = MOST, o->u.sum.route = route, o->u.sum.route_stride = 2 * EXPERTS;
+    o = add(k, CB_ADD, NULL);
+    o->b = residual, o->b_stride = MOST;
+    o = add(k, CB_ADD_GATED, NULL);
+    o->b = gated, o->b_stride = MOST, o->w = gate, o->w_stride = 1;
+    o->out = k->y[0], o->out_stride = MOST;
+    norm_op(k, NULL);
+    quantise(k, NULL, n, 64, 2, 0.01f);
+}
+
+static void add_norm_chain(work *k, int n)
+{
+    norm_op(k, k->x[0]);
+    cu_few_op *o = add(k, CB_ADD, NULL);
+    o->b = residual, o->b_stride = MOST;
+    o->out = k->y[0], o->out_stride = MOST;
+    norm_op(k, NULL);
+    quantise(k, NULL, n, 64, 2, 0.7f);
+}
+
+static void gemma_chain(work *k, int n)
+{
+    add_norm_chain(k, n);
+    k->a.o[1].keep = 0;
+    for (int i = 0; i < 2; i++) {
+        cu_few_op *o = norm_op(k, NULL);
+        o->from = 0, o->n = 1;
+        if (i == 0) o = add(k, CB_SCALE, NULL), o->f = 0.7f;
+        quantise(k, NULL, n, 64, i ? 1 : 2, 0.01f);
+        cu_planes *q = &k->a.o[k->a.n_ops - 1].u.q;
+        q->planes += (i + 1) * 2 * q->stride, q->dx += (i + 1) * 2 * q->n_groups, q->xs += (i + 1) * 2 * q->n_groups, q->flag += i + 1;
+        q->n_rows = 1;
+    }
+    k->a.o[3].u.q.n_rows = 1;
+}
+
+static void glu_chain(work *k, int n)
+{
+    cu_few_op *o = add(k, CB_GLU, y[2]);
+    o->n = CB_ACT_SILU;
+    o->b = y[3], o->b_stride = MOST;
+    hadamard_op(k, NULL, n == 12288 ? 4096 : 2048, 0);
+    k->a.o[1].out = k->branches ? NULL : k->x[0], k->a.o[1].out_stride = MOST;
+    quantise(k, NULL, n, 128, 4, 0.001f);
+}
+
+static void test_cluster_chains(void **state)
+{
+    (void)state;
+    if (!emulated.lib) skip();
+    same_as("k_moe_norm_quant8", "k_cluster_moe_norm_quant", moe_chain, 2048, 1, 1024, 1);
+    same_as("k_moe_norm_quant8", "k_cluster_moe_norm_quant", moe_chain, 2048, 1, 512, 1);
+    same_as("k_norm_add_norm_quant8", "k_cluster_norm_add_norm_quant", add_norm_chain, 2816, 1, 1024, 1);
+    same_as("k_gemma_moe_in8", "k_cluster_gemma_moe_in", gemma_chain, 2816, 1, 1024, 3);
+    same_as("k_glu_had_quant8", "k_cluster_glu_had_quant", glu_chain, 12288, 3, 2048, 1);
+    same_as("k_glu_had_quant8", "k_cluster_glu_had_quant", glu_chain, 6144, 3, 1024, 1);
+}
+
+static void test_clusters(void **state)
+{
+    (void)state;
+    if (!emulated.lib) skip();
+    static const int shapes[][3] = {{512, 256, 512}, {512, 512, 256}, {512, 512, 512}, {2560, 1024, 512}, {3072, 1024, 1024}, {2048, 512, 2048}, {4096, 1024, 4096}, {4096, 2048, 4096}};
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
+        for (int kernel = C_HAD; kernel < CLUSTERS; kernel++)
+            if (kernel != C_NORM) cluster_hadamard(shapes[s][0], shapes[s][1], shapes[s][2], kernel);
+    cluster_hadamard(12288, 2048, 4096, C_HAD);
+    cluster_hadamard(6144, 1024, 2048, C_HAD);
+    cluster_hadamard(9216, 1536, 512, C_HAD);
+    cluster_norm(64, 256, 32, 2);
+    cluster_norm(576, 256, 32, 2);
+    cluster_norm(704, 256, 64, 2);
+    cluster_norm(2048, 512, 64, 1);
+    cluster_norm(2816, 768, 64, 4);
+    cluster_norm(4096, 1024, 128, 4);
+    cluster_flags(576, 256, 1, 0.7f);
+    cluster_flags(4096, 1024, 0.01f, 0.7f);
+    cluster_flags(1024, 256, 1e-20f, 0.7f);
+    cluster_flags(12288, 1536, 1, 0.7f);
+}
+
 int main(void)
 {
     open_driver();
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_hadamard), cmocka_unit_test(test_norm), cmocka_unit_test(test_flags)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_hadamard), cmocka_unit_test(test_norm), cmocka_unit_test(test_flags), cmocka_unit_test(test_clusters), cmocka_unit_test(test_cluster_chains)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -37,7 +37,7 @@ typedef struct device {
 
 static void run(const device *d, fake_kernel k, const void *args, int blocks)
 {
-    fake_grid g = {{(unsigned)blocks, 1, 1}, 256, 0};
+    fake_grid g = {.blocks = {(unsigned)blocks, 1, 1}, .threads = 256};
     k(args, &g);
 }
 

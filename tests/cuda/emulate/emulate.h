@@ -1,6 +1,6 @@
 /* emulate.h: what a kernel of src/cuda sees instead of a GPU, put before it by the compiler. A thread block is a set of fibers on one
  * thread, one fiber a GPU thread; they change hands where threads of a warp or of a block wait for each other. Blocks run one
- * after the other. So the bits are those of a GPU, but for races, which compute-sanitizer looks for. */
+ * after the other, those of a cluster at once. So the bits are those of a GPU, but for races, which compute-sanitizer looks for. */
 #ifndef EMULATE_H
 #define EMULATE_H
 #include <algorithm>
@@ -35,10 +35,12 @@ struct emu_dim {
 };
 extern emu_dim emu_block, emu_grid, emu_block_dim;
 extern unsigned emu_thread;             /* of the fiber that runs */
-extern unsigned char *emu_dynamic;      /* dynamic shared memory */
+extern unsigned emu_cluster;            /* blocks of a cluster */
+extern unsigned char *emu_dynamic;      /* dynamic shared memory; of the block with the next number in the cluster EMU_BLOCK_STRIDE behind */
+enum { EMU_BLOCK_STRIDE = 232448 };
 struct emu_thread_index {
     struct {
-        operator unsigned() const { return emu_thread; }
+        operator unsigned() const { return emu_thread % emu_block_dim.x; }
     } x;
 };
 static emu_thread_index threadIdx;
@@ -52,6 +54,7 @@ typedef uint32_t emu_lanes[32][EMU_WORDS];
 const emu_lanes &emu_meet(const uint32_t *words, int n);
 uint32_t emu_left(); /* mask of lanes that had left when this one met the others last */
 void emu_pause();    /* other warps go on, then other lanes */
+void emu_cluster_meet(); /* all threads of a cluster; such kernels have no static shared memory */
 void __syncthreads();
 int __syncthreads_or(int v);
 static inline void __syncwarp(unsigned = 0xffffffffu) { emu_meet(NULL, 0); }

@@ -22,10 +22,12 @@ extern "C" {
 #define BODY(name, type)                                                              \
     extern "C" void name(const type);                                                 \
     static void body_##name(const void *a) { name(*(const type *)a); }                \
-    static void run_##name(const void *a, const fake_grid *g) { emu_run(body_##name, a, g->blocks, g->threads, g->shared); }
+    static void run_##name(const void *a, const fake_grid *g) { emu_run(body_##name, a, g->blocks, g->cluster ? g->cluster : 1, g->threads, g->shared); }
 KERNELS(BODY)
 #define CHAIN_BODY(name, ...) BODY(k_##name, cu_rows_few)
 CU_CHAINS(CHAIN_BODY)
+#define CLUSTER_BODY(name, ...) BODY(k_cluster_##name, cu_rows_few)
+CU_CLUSTERS(CLUSTER_BODY)
 #define STREAM_BODY(name, ...) BODY(k_stream_##name, cu_stream) BODY(k_stream_##name##_1, cu_stream)
 CU_STREAM_FORMATS(STREAM_BODY)
 #define BATCH_BODY(name, ...) BODY(k_batch_##name##_wide, cu_linears) BODY(k_batch_##name##_tall, cu_linears) BODY(k_batch_##name##_split, cu_linears)
@@ -43,6 +45,8 @@ extern "C" fake_kernel fake_kernel_find(const char *name, size_t *n)
 #define FIND_CHAIN(name, ...) FIND(k_##name, cu_rows_few)
     KERNELS(FIND)
     CU_CHAINS(FIND_CHAIN)
+#define FIND_CLUSTER(name, ...) FIND(k_cluster_##name, cu_rows_few)
+    CU_CLUSTERS(FIND_CLUSTER)
 #define FIND_STREAM(name, ...) FIND(k_stream_##name, cu_stream) FIND(k_stream_##name##_1, cu_stream)
     CU_STREAM_FORMATS(FIND_STREAM)
 #define FIND_BATCH(name, ...) FIND(k_batch_##name##_wide, cu_linears) FIND(k_batch_##name##_tall, cu_linears) FIND(k_batch_##name##_split, cu_linears)

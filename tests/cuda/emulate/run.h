@@ -5,8 +5,8 @@
 extern "C" {
 #endif
 typedef void (*emu_kernel)(const void *args);
-/* All blocks of a grid of grid[0] x grid[1] x grid[2]; not from two threads at once. */
-void emu_run(emu_kernel f, const void *args, const unsigned *grid, unsigned threads, unsigned shared);
+/* All blocks of a grid of grid[0] x grid[1] x grid[2], of which `cluster` neighbours are a cluster (1: none); not from two threads at once. */
+void emu_run(emu_kernel f, const void *args, const unsigned *grid, unsigned cluster, unsigned threads, unsigned shared);
 #ifdef __cplusplus
 }
 #endif

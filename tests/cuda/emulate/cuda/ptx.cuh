@@ -58,6 +58,8 @@ template <int N> static inline void load_words(uint32_t (&v)[N], const void *p) 
 static inline void prefetch(const void *) {}
 /* A value that is new to the compiler, which then computes what depends on it where that is used, in place of keeping it in registers. */
 template <class T> static inline void forget(T &) {}
+template <class T> static inline void hold(T *&) {}
+template <class T> static inline T held(T v, uint32_t) { return v; }
 static inline void touch(uint64_t) {}
 
 /* Static shared memory is near the dynamic one, in the same library. */
@@ -125,25 +127,58 @@ static inline void barrier_among(int id, int threads)
     while (emu_bars[id].meetings == before) emu_pause();
 }
 
-/* A barrier: arrivals of a phase, those still missing, and the phase's parity. */
+/* A barrier: arrivals of a phase, those still missing, bytes it still waits for, and the phase's parity. */
 struct emu_barrier {
     uint16_t arrivals, missing;
-    uint32_t parity;
+    int32_t bytes : 31;
+    uint32_t parity : 1;
 };
 static inline emu_barrier *emu_barrier_at(uint32_t at) { return (emu_barrier *)emu_at(at); }
-static inline void barrier_init(uint32_t at, int arrivals) { *emu_barrier_at(at) = {(uint16_t)arrivals, (uint16_t)arrivals, 0}; }
+static inline void barrier_init(uint32_t at, int arrivals) { *emu_barrier_at(at) = {(uint16_t)arrivals, (uint16_t)arrivals, 0, 0}; }
 static inline void barrier_arrive(uint32_t at, int n)
 {
     emu_barrier *b = emu_barrier_at(at);
     if (b->missing < n) __builtin_trap();
     b->missing -= n;
-    if (b->missing) return;
+    if (b->missing || b->bytes) return;
     b->missing = b->arrivals;
     b->parity ^= 1;
 }
 static inline void barrier_arrive_copied(uint32_t at) { barrier_arrive(at, 1); }
+static inline void barrier_expect(uint32_t at, uint32_t bytes)
+{
+    emu_barrier_at(at)->bytes += (int32_t)bytes;
+    barrier_arrive(at, 1);
+}
 static inline void barrier_wait(uint32_t at, uint32_t parity)
 {
     while (emu_barrier_at(at)->parity == parity) emu_pause();
 }
+
+static inline int cluster_rank() { return (int)(emu_block.x % emu_cluster); }
+static inline void cluster_meet() { emu_cluster_meet(); }
+static inline void cluster_begin() { emu_cluster_meet(); }
+static inline uint32_t of_rank(uint32_t at, int rank) { return at + (uint32_t)((rank - cluster_rank()) * EMU_BLOCK_STRIDE); }
+static inline void emu_sent(uint32_t barrier, int bytes)
+{
+    emu_barrier *b = emu_barrier_at(barrier);
+    if (!b->missing && !b->bytes) __builtin_trap(); /* nobody expects them */
+    b->bytes -= bytes;
+    if (b->bytes < 0) __builtin_trap();
+    if (b->bytes || b->missing) return;
+    b->missing = b->arrivals;
+    b->parity ^= 1;
+}
+static inline void send16(uint32_t to, float a, float b, float c, float d, uint32_t barrier)
+{
+    sts_float4(to, a, b, c, d);
+    emu_sent(barrier, 16);
+}
+static inline void send8(uint32_t to, uint32_t a, uint32_t b, uint32_t barrier)
+{
+    uint32_t v[2] = {a, b};
+    sts<2>(to, v);
+    emu_sent(barrier, 8);
+}
+static inline float cluster_float(uint32_t at) { return lds_float(at); }
 #endif
