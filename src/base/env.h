@@ -12,8 +12,8 @@ uint64_t cb_env_fault(const char *kind);
 const char *cb_env_cpu(void);
 /* CB_CPU_COPIES=on|off: whether the CPU keeps float weights encoded; NULL when unset (it decides by size). */
 const char *cb_env_cpu_copies(void);
-/* CB_CUDA_STREAM=on or off: products of few rows by stream.cu where it can, or by gemv.cu; NULL: as suits the model (cuda/cuda.c). */
+/* CB_CUDA_STREAM=off: products of few rows by gemv.cu, also where stream.cu can. */
 const char *cb_env_cuda_stream(void);
-/* CB_CUDA_CLUSTERS=on or off: rows of steps of one row shared by clusters of thread blocks (cuda/row_clusters.cu), or not; NULL: not. */
+/* CB_CUDA_CLUSTERS=off: the row of a step of one row by one thread block, also where a cluster can share it (cuda/row_clusters.cu). */
 const char *cb_env_cuda_clusters(void);
 #endif

@@ -327,8 +327,6 @@ static void cuda_need(const cb_plan *p, const cb_limits *lim, int n_threads, cb_
 
 /* ---- how products of few rows are made ---- */
 
-enum { SMALL_MATRIX = 1 << 20 }; /* bytes: less than this on average */
-
 /* Kernels of steps of single rows get the same division of the L1 cache as k_stream: a multiprocessor must be idle to change it, and
  * launches could not overlap. (k_rows_many: as many rows at a time as fit.) */
 static bool is_of_single_rows(cu_kernel k)
@@ -336,25 +334,10 @@ static bool is_of_single_rows(cu_kernel k)
     return k < CU_K_ROWS_MANY || k == CU_K_SOFTCAP || (k >= CU_K_STREAM && k <= CU_K_EXPERTS_LAST) || (k >= CU_K_BATCH && k <= CU_K_BATCH_LAST) || (k >= CU_K_ATTN_STEP64 && k <= CU_K_DELTA_STEP) || (k >= CU_K_BEST && k <= CU_K_TOP_TAKE);
 }
 
-/* stream.cu hides the way of the weights, gemv.cu has less to set up: of small matrices it is as soon done (SmolLM2 on an H200: 1,076 tok/s and
- * 1,075), but for a second product of every row when all of them have remainders. */
-static bool wants_stream(const cb_plan *p)
-{
-    uint64_t bytes = 0, n = 0;
-    for (int i = 0; i < p->n_ops; i++) {
-        const cb_op *o = &p->ops[i];
-        if (o->kind == CB_MOE_LINEAR || (o->kind == CB_QUANT && p->values[o->out].pair && o->f[0] == 0)) return true;
-        if (o->kind != CB_LINEAR || p->values[o->out].wanted) continue;
-        bytes += cb_op_bytes(p, o);
-        n++;
-    }
-    return n && bytes / n >= SMALL_MATRIX;
-}
-
 static void choose_products(cb_dev *d)
 {
     const char *asked = cb_env_cuda_stream();
-    d->stream_on = d->cc / 10 == 9 && (asked ? strcmp(asked, "off") != 0 : wants_stream(d->plan)); /* its machine code is for 9.x */
+    d->stream_on = d->cc / 10 == 9 && (!asked || strcmp(asked, "off") != 0); /* its machine code is for 9.x */
     for (int k = 0; k < CU_N_KERNELS; k++)
         if (k == CU_K_ROWS_MANY || (d->stream_on && is_of_single_rows((cu_kernel)k)))
             d->cu.cuFuncSetAttribute_(d->kernel[k], CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, CU_SHAREDMEM_CARVEOUT_MAX_SHARED);

@@ -441,7 +441,7 @@ static bool make_cluster(maker *m, cu_few *f)
 {
     const char *asked = cb_env_cuda_clusters();
     m->cluster = true;
-    if (!asked || strcmp(asked, "on") != 0 || m->d->cc / 10 != 9 || !find_shape(m)) return false; /* machine code for 9.x */
+    if ((asked && !strcmp(asked, "off")) || m->d->cc / 10 != 9 || !find_shape(m)) return false; /* machine code for 9.x */
     int norms = 0, mixed = 0; /* parts in a Hadamard block */
     for (int k = 0; k < m->n_chain; k++) {
         const cb_op *o = &m->p->ops[m->made[k]];

@@ -352,6 +352,7 @@ static int begin(loader *L)
     L->bad = L->raw + STAGE;
     for (int i = 0; i < 2; i++) TRY(d->cu.cuEventCreate_(&L->sent[i], CU_EVENT_DISABLE_TIMING), "loading weights");
     TRY(d->cu.cuMemsetD8Async_(L->bad, 0, 4, d->stream), "loading weights");
+    TRY(d->cu.cuMemsetD8Async_(d->weight_mem, 0, d->weight_bytes, d->stream), "loading weights"); /* kernels read whole tiles of 16 rows */
     return 0;
 }
 

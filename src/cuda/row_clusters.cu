@@ -448,7 +448,8 @@ template <class O, int MASK, int OUT, int... I> __device__ __forceinline__ void 
     prepare<O, MASK>(p);
 #pragma unroll 1
     for (;; p.live = true, p.round = 1) {
-        __syncthreads();
+        if (p.round) cluster_meet(); /* what was sent ahead has arrived: it must not overtake the row */
+        else __syncthreads();
         if (p.live) pdl_wait();
         (load_row<O, MASK, I>(p, a.o[I], in[I]), ...);
         (link<O, MASK, OUT, I>(p, a.o + I, in[I], sizes[I], to[I], kept), ...);

@@ -213,7 +213,6 @@ static void test_no_gpu(void **state)
 
 int main(void)
 {
-    setenv("CB_CUDA_STREAM", "on", 0); /* small as these checkpoints are */
     find_checkpoints();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_short), cmocka_unit_test(test_chunks), cmocka_unit_test(test_neighbours), cmocka_unit_test(test_two_models), cmocka_unit_test(test_sampling), cmocka_unit_test(test_no_gpu),
