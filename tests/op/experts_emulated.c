@@ -1,7 +1,7 @@
 /* experts_emulated.c: k_experts (cuda/experts.cu) without a GPU, on the driver of tests/cuda/emulate: lists of experts with 1 to 8 rows each, all numbers
  * of groups that it takes, one and two matrices, fewer and more thread blocks than tiles, rings of all depths. Compared with the definition
  * (docs/arithmetic.md, section 4) by bits. */
-#include "cuda/experts.h"
+#include "cuda/experts.c" /* also where the build has no GPU kernels */
 #include "kernels/kernels.h"
 #include "kernels/num.h"
 #include "../support/emulated.h"
