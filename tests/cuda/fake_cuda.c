@@ -609,7 +609,7 @@ EXPORT CUresult plain_edges(CUgraph g, const CUgraphNode *from, const CUgraphNod
 EXPORT CUresult plain_edges(CUgraph g, const CUgraphNode *from, const CUgraphNode *to, size_t n)
 {
     CUresult r = enter("cuGraphAddDependencies", 1);
-    if (r != CUDA_SUCCESS) return leave(r);
+    if (r != CUDA_SUCCESS) return r;
     for (size_t i = 0; i < n; i++) add_edge(g, from[i], to[i]);
     return leave(CUDA_SUCCESS);
 }
@@ -618,7 +618,7 @@ EXPORT CUresult programmatic_edges(CUgraph g, const CUgraphNode *from, const CUg
 EXPORT CUresult programmatic_edges(CUgraph g, const CUgraphNode *from, const CUgraphNode *to, const CUgraphEdgeData *data, size_t n)
 {
     CUresult r = enter("cuGraphAddDependencies_v2", 1);
-    if (r != CUDA_SUCCESS) return leave(r);
+    if (r != CUDA_SUCCESS) return r;
     for (size_t i = 0; i < n; i++) {
         if (data[i].type != CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC || data[i].from_port != CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC) broken("an edge of another kind");
         add_edge(g, from[i], to[i]);
