@@ -162,6 +162,7 @@ typedef struct cu_sort {
     int32_t tile, pad;       /* rows of a tile at most */
 } cu_sort;
 enum { CU_SORT_BLOCKS = 32, CU_SORT_ROWS = 2048 }; /* one block for each so many rows */
+#define CU_SORT_SHARED(n_experts) (33 * (n_experts) * 4) /* bytes of k_moe_sort's shared memory: counts of each warp, and of all */
 
 /* One row-wise operation; the fields are those of cb_op with addresses in place of value numbers. A value that no other launch reads
  * stays in shared memory: in_local and out_local are its place there in floats, or -1. */

@@ -66,7 +66,7 @@ static const struct kernel_entry {
     [CU_K_DELTA_PREPARE] = {cb_fatbin_scan, "k_delta_prepare", 0},
     [CU_K_DELTA_SCAN] = {cb_fatbin_scan, "k_delta_scan", 0},
     [CU_K_MOE_COUNT] = {cb_fatbin_hybrid, "k_moe_count", 0},
-    [CU_K_MOE_SORT] = {cb_fatbin_hybrid, "k_moe_sort", 33 * CB_MAX_EXPERTS * 4},
+    [CU_K_MOE_SORT] = {cb_fatbin_hybrid, "k_moe_sort", CU_SORT_SHARED(CB_MAX_EXPERTS)},
     [CU_K_ENCODE] = {cb_fatbin_tools, "k_encode", 0},
     [CU_K_REMAINDERS] = {cb_fatbin_tools, "k_remainders", 0},
     [CU_K_BEST] = {cb_fatbin_sample, "k_best", 0},
@@ -325,7 +325,7 @@ static void cuda_need(const cb_plan *p, const cb_limits *lim, int n_threads, cb_
     out->state += out->recurrent + 256; /* the recurrent part begins at a multiple of 256 */
 }
 
-/* ---- how products of few rows are made ---- */
+/* ---- how steps of few rows are made ---- */
 
 /* Kernels of steps of single rows get the same division of the L1 cache as k_stream: a multiprocessor must be idle to change it, and
  * launches could not overlap. (k_rows_many: as many rows at a time as fit.) */
@@ -334,10 +334,13 @@ static bool is_of_single_rows(cu_kernel k)
     return k < CU_K_ROWS_MANY || k == CU_K_SOFTCAP || (k >= CU_K_STREAM && k <= CU_K_EXPERTS_LAST) || (k >= CU_K_BATCH && k <= CU_K_BATCH_LAST) || (k >= CU_K_ATTN_STEP64 && k <= CU_K_DELTA_STEP) || (k >= CU_K_BEST && k <= CU_K_TOP_TAKE);
 }
 
-static void choose_products(cb_dev *d)
+/* What is written for 9.x, unless it is not wanted. */
+static bool chosen(const cb_dev *d, const char *asked) { return d->cc / 10 == 9 && (!asked || strcmp(asked, "off") != 0); }
+
+static void choose_kernels(cb_dev *d)
 {
-    const char *asked = cb_env_cuda_stream();
-    d->stream_on = d->cc / 10 == 9 && (!asked || strcmp(asked, "off") != 0); /* its machine code is for 9.x */
+    d->stream_on = chosen(d, cb_env_cuda_stream());
+    d->clusters_on = chosen(d, cb_env_cuda_clusters());
     for (int k = 0; k < CU_N_KERNELS; k++)
         if (k == CU_K_ROWS_MANY || (d->stream_on && is_of_single_rows((cu_kernel)k)))
             d->cu.cuFuncSetAttribute_(d->kernel[k], CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, CU_SHAREDMEM_CARVEOUT_MAX_SHARED);
@@ -360,7 +363,7 @@ static int cuda_prepare(cb_dev *d, const cb_limits *lim, cb_err *err)
     d->out_bytes = out_bytes(p);
     CUresult r = d->cu.cuCtxSetCurrent_(d->context);
     int rc = r == CUDA_SUCCESS ? 0 : cu_fail(&d->cu, r, "the GPU", err);
-    if (rc == 0) choose_products(d);
+    if (rc == 0) choose_kernels(d);
     if (rc == 0) rc = cu_alloc(d, &d->state_mem, need.state, "the state of sequences", err);
     if (rc == 0) rc = cu_alloc(d, &d->scratch_mem, scratch, "activations and logits", err);
     if (rc == 0) rc = cu_alloc_pinned(d, (void **)&d->step_host, d->step_bytes, "the rows of a step", err);

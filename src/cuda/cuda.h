@@ -20,8 +20,8 @@ typedef enum cu_kernel {
     CU_CLUSTERS(CLUSTER)
 #undef CLUSTER
     CU_K_ROWS_MANY, CU_K_ROWS_MANY_WIDE, CU_K_KV_PUT_MANY, CU_K_ROUTE_MANY, CU_K_SOFTCAP,
-    CU_K_STREAM, CU_K_STREAM_1 = CU_K_STREAM + CU_N_STREAM, CU_K_STREAM_LAST = CU_K_STREAM_1 + CU_N_STREAM - 1,
-    CU_K_EXPERTS, CU_K_EXPERTS_LAST = CU_K_EXPERTS + CU_N_EXPERTS - 1, CU_K_GEMV4, CU_K_GEMV8, /* up to 4 and up to 8 rows a tile */
+    CU_K_STREAM, CU_K_STREAM_1 = CU_K_STREAM + CU_N_STREAM,
+    CU_K_EXPERTS = CU_K_STREAM_1 + CU_N_STREAM, CU_K_EXPERTS_LAST = CU_K_EXPERTS + CU_N_EXPERTS - 1, CU_K_GEMV4, CU_K_GEMV8, /* up to 4 and up to 8 rows a tile */
     CU_K_BATCH, CU_K_BATCH_LAST = CU_K_BATCH + CU_N_BATCH * CU_BATCH_SHAPES - 1, /* formats, of each the shapes */
     CU_K_ATTN, CU_K_ATTN_SPLIT, CU_K_ATTN_MERGE, CU_K_ATTN_MANY64, CU_K_ATTN_MANY128, CU_K_ATTN_MANY256,
     CU_K_ATTN_STEP64, CU_K_ATTN_STEP128, CU_K_ATTN_STEP256, CU_K_ATTN_STEP512, CU_K_ATTN_JOIN, CU_K_DELTA_STEP, /* fuse.h */
@@ -73,6 +73,7 @@ struct cb_dev {
     int n_sm, cc, max_shared; /* multiprocessors, compute capability times 10, shared memory of a block */
     bool pdl;                /* programmatic dependent launch: sm_90 and later */
     bool stream_on;          /* products of few rows by stream.cu */
+    bool clusters_on;        /* the row of a step of one row by row_clusters.cu */
     cb_pool *pool;           /* copies weights out of the page cache */
 
     const cb_plan *plan;

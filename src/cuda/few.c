@@ -2,7 +2,6 @@
  * one before left in registers, values that stand in memory before the launch, and what an earlier op of the chain left at a place in
  * shared memory. Ops that have nothing to do with the chain are done by a thread block of their own. */
 #include "cuda/few.h"
-#include "base/env.h"
 #include "cuda/lower.h"
 #include "plan/layout.h"
 #include <math.h>
@@ -439,9 +438,8 @@ static bool cluster_apart(const maker *m, int branches)
 /* The only row of a step, shared by a cluster. */
 static bool make_cluster(maker *m, cu_few *f)
 {
-    const char *asked = cb_env_cuda_clusters();
     m->cluster = true;
-    if ((asked && !strcmp(asked, "off")) || m->d->cc / 10 != 9 || !find_shape(m)) return false; /* machine code for 9.x */
+    if (!m->d->clusters_on || !find_shape(m)) return false;
     int norms = 0, mixed = 0; /* parts in a Hadamard block */
     for (int k = 0; k < m->n_chain; k++) {
         const cb_op *o = &m->p->ops[m->made[k]];

@@ -468,7 +468,7 @@ static int sort(cb_dev *d, int index, cb_err *err)
     int64_t want = ((int64_t)a.n_rows * a.k + CU_SORT_ROWS - 1) / CU_SORT_ROWS;
     unsigned blocks = want < 1 ? 1 : want < CU_SORT_BLOCKS ? (unsigned)want : CU_SORT_BLOCKS;
     int rc = blocks == 1 ? 0 : cu_kernel_launch(d, CU_K_MOE_COUNT, blocks, 1, 1, 1024, (unsigned)(a.n_experts * 4), &a, err);
-    return rc < 0 ? rc : cu_kernel_launch(d, CU_K_MOE_SORT, blocks, 1, 1, 1024, (unsigned)(33 * a.n_experts * 4), &a, err);
+    return rc < 0 ? rc : cu_kernel_launch(d, CU_K_MOE_SORT, blocks, 1, 1, 1024, (unsigned)CU_SORT_SHARED(a.n_experts), &a, err);
 }
 
 int cu_launch_ops(cb_dev *d, const cu_schedule *s, const cu_launch *l, cb_err *err)

@@ -90,6 +90,20 @@ static void make_matrices(bench *b)
     }
 }
 
+static void free_bench(bench *b)
+{
+    free(b->p[0].x.planes);
+    free(b->p[0].x.dx);
+    free(b->p[0].x.xs);
+    free(b->xi);
+    for (int m = 0; m < MATRICES; m++) {
+        free(b->codes[m]);
+        free(b->scales[m]);
+        free(b->biases[m]);
+        free(b->y[m]);
+    }
+}
+
 /* Some experts have no row, and none more than `most` in an entry; an expert with more has several. */
 static void make_list(bench *b, int most)
 {
@@ -168,16 +182,7 @@ static void test_shapes(void **state)
             run(&b, 2, most, 1, 2);
             run(&b, 2, most, 200, 3);
         }
-        free(b.p[0].x.planes);
-        free(b.p[0].x.dx);
-        free(b.p[0].x.xs);
-        free(b.xi);
-        for (int m = 0; m < MATRICES; m++) {
-            free(b.codes[m]);
-            free(b.scales[m]);
-            free(b.biases[m]);
-            free(b.y[m]);
-        }
+        free_bench(&b);
     }
 }
 
@@ -202,16 +207,7 @@ static void test_refused(void **state)
     b.p[0].w.n_groups = 44; /* rows of scales that begin anywhere */
     b.p[0].w.k = 44 * 64;
     assert_false(cu_experts_cut(&a, p, 1, SHARED, 8, ROWS, &shared));
-    free(b.p[0].x.planes);
-    free(b.p[0].x.dx);
-    free(b.p[0].x.xs);
-    free(b.xi);
-    for (int m = 0; m < MATRICES; m++) {
-        free(b.codes[m]);
-        free(b.scales[m]);
-        free(b.biases[m]);
-        free(b.y[m]);
-    }
+    free_bench(&b);
 }
 
 int main(void)

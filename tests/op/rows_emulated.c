@@ -265,7 +265,7 @@ static void test_sort(void **s)
         a.rows = a.slots + N * TOP;
         a.expert_at = a.rows + N * TOP;
         if (b) count(&a, &(fake_grid){.blocks = {7, 1, 1}, .threads = 1024, .shared = EXPERTS * 4});
-        sort(&a, &(fake_grid){.blocks = {b ? 7 : 1, 1, 1}, .threads = 1024, .shared = 33 * EXPERTS * 4});
+        sort(&a, &(fake_grid){.blocks = {b ? 7 : 1, 1, 1}, .threads = 1024, .shared = CU_SORT_SHARED(EXPERTS)});
     }
     assert_memory_equal(lists[0], lists[1], LISTS * 4);
     const int32_t *slots = lists[0] + 4 * (N * TOP + 1);

@@ -244,11 +244,16 @@ static void test_hadamard(void **state)
     }
 }
 
-static void norm_and_quant(int n, const runner *by, int group, int pack)
+/* Rows, how they are quantised, and parts for a cluster. */
+static const struct {
+    int n, group, pack, part;
+} norm_cases[] = {{64, 32, 2, 256}, {576, 32, 2, 256}, {704, 64, 2, 256}, {2048, 64, 1, 512}, {2816, 64, 4, 768}, {4096, 128, 4, 1024}};
+enum { N_NORMS = sizeof norm_cases / sizeof *norm_cases };
+
+/* k: a chain that has nothing yet. Freed. */
+static void norm_and_quant(work *k, int n, const runner *by, int group, int pack)
 {
-    if (n / by->per > 512) return;
     static float v[ROWS][MOST];
-    work *k = begin(n, 1, by->per);
     for (int i = 0; i < n; i++) k->w[i] = 1 + 0.1f * uniform();
     for (int r = 0; r < ROWS; r++) {
         for (int i = 0; i < n; i++) k->x[r][i] = i == 7 && r == 1 ? 1000.0f : uniform();
@@ -270,12 +275,8 @@ static void test_norm(void **state)
     if (!emulated.lib) skip();
     for (int i = 0; i < RUNNERS; i++) {
         const runner *by = &norms[i];
-        norm_and_quant(64, by, 32, 2);
-        norm_and_quant(576, by, 32, 2);
-        norm_and_quant(704, by, 64, 2);
-        norm_and_quant(2048, by, 64, 1);
-        norm_and_quant(2816, by, 64, 4);
-        norm_and_quant(4096, by, 128, 4);
+        for (int k = 0; k < N_NORMS; k++)
+            if (norm_cases[k].n / by->per <= 512) norm_and_quant(begin(norm_cases[k].n, 1, by->per), norm_cases[k].n, by, norm_cases[k].group, norm_cases[k].pack);
     }
 }
 
@@ -384,25 +385,6 @@ static void cluster_hadamard(int n, int part, int block, int kernel)
     }
     check_quant(k, v, n, 128, 4, 0.01f);
     free(other);
-    free(k);
-}
-
-static void cluster_norm(int n, int part, int group, int pack)
-{
-    static float v[ROWS][MOST];
-    work *k = begin_cluster(n, part, 1);
-    for (int i = 0; i < n; i++) k->w[i] = 1 + 0.1f * uniform();
-    for (int r = 0; r < ROWS; r++) {
-        for (int i = 0; i < n; i++) k->x[r][i] = i == 7 && r == 1 ? 1000.0f : uniform();
-        norm(v[r], k->x[r], k->w, n);
-    }
-    cu_few_op *o = add(k, CB_RMSNORM, k->x[0]);
-    o->f = 1e-6f;
-    o->w = k->w;
-    quantise(k, NULL, n, group, pack, 0.7f);
-    run(k, &clusters[C_NORM]);
-    assert_int_equal(k->flag[1], 1);
-    check_quant(k, v, n, group, pack, 0.7f);
     free(k);
 }
 
@@ -551,12 +533,8 @@ static void test_clusters(void **state)
     cluster_hadamard(12288, 2048, 4096, C_HAD);
     cluster_hadamard(6144, 1024, 2048, C_HAD);
     cluster_hadamard(9216, 1536, 512, C_HAD);
-    cluster_norm(64, 256, 32, 2);
-    cluster_norm(576, 256, 32, 2);
-    cluster_norm(704, 256, 64, 2);
-    cluster_norm(2048, 512, 64, 1);
-    cluster_norm(2816, 768, 64, 4);
-    cluster_norm(4096, 1024, 128, 4);
+    for (int i = 0; i < N_NORMS; i++)
+        norm_and_quant(begin_cluster(norm_cases[i].n, norm_cases[i].part, 1), norm_cases[i].n, &clusters[C_NORM], norm_cases[i].group, norm_cases[i].pack);
     cluster_flags(576, 256, 1, 0.7f);
     cluster_flags(4096, 1024, 0.01f, 0.7f);
     cluster_flags(1024, 256, 1e-20f, 0.7f);
