@@ -16,4 +16,6 @@ const char *cb_env_cpu_copies(void);
 const char *cb_env_cuda_stream(void);
 /* CB_CUDA_CLUSTERS=off: the row of a step of one row by one thread block, also where a cluster can share it (cuda/row_clusters.cu). */
 const char *cb_env_cuda_clusters(void);
+/* CB_CUDA_SMALL=off: steps of one row of a small model as a list of launches, also where one cluster can run them (cuda/small.cu). */
+const char *cb_env_cuda_small(void);
 #endif

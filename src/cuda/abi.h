@@ -421,6 +421,55 @@ typedef struct cu_attn_step {
 #define CU_STEP_FIXED(parts) ((parts) * 3712 + 2304)
 #define CU_STEP_HALF(parts) (2 * CU_BLOCK * 64 * (parts) + ((parts) + 1) * CU_BLOCK * 4)
 enum { CU_STEP_SLOTS = 6 };
+/* A step of one row of a small model by one cluster (small.cu), from the embedding to the planes that the head reads. In each thread block's shared
+ * memory a layer's weights have four regions: q, k and v; output; gate and up; down. Of each the block has tiles of 16 outputs, the same in all
+ * layers: their codes, scales and biases, which copies bring, one a lane. Planes stand as a lane multiplies them, 16 bytes of each group at a time:
+ * [group / 16][high, low] of CU_SMALL_PLANE bytes, then dx and X of each group. */
+enum { CU_SMALL_BLOCKS = 16, CU_SMALL_WARPS = 16, CU_SMALL_THREADS = 32 * (CU_SMALL_WARPS + 2), CU_SMALL_COPIES = 32, CU_SMALL_KV_SLOTS = 4, CU_SMALL_ROUNDS = 16 };
+enum { CU_SMALL_QKV, CU_SMALL_OUT, CU_SMALL_GATE, CU_SMALL_DOWN, CU_SMALL_REGIONS };
+enum { CU_SMALL_BARRIERS = 512, CU_SMALL_MOST_GROUPS = 64, CU_SMALL_MOST_HIDDEN = 32 }; /* bytes; groups of a row, of one of the residual stream */
+#define CU_SMALL_PLANE(G) (((G) * 16 + 127) / 128 * 128 + 16)
+#define CU_SMALL_PLANES(G, group) ((group) / 8 * CU_SMALL_PLANE(G) + ((G) * 8 + 15) / 16 * 16)
+#define CU_SMALL_FORMATS(X) /* name, group, scale_type; affine, 4 bits */                                             \
+    X(4g32, 32, CU_S_BF16) X(4g32_f16, 32, CU_S_F16) X(4g32_f32, 32, CU_S_F32) X(4g64, 64, CU_S_BF16) X(4g64_f16, 64, CU_S_F16)
+enum {
+#define CU_SMALL_NAME(name, ...) CU_SMALL_##name,
+    CU_SMALL_FORMATS(CU_SMALL_NAME)
+#undef CU_SMALL_NAME
+    CU_N_SMALL
+};
+typedef struct cu_small_copy {
+    const uint8_t *from;
+    uint32_t to, bytes;      /* 0: none */
+} cu_small_copy;
+typedef struct cu_small_region {
+    int32_t at, scales, biases; /* in shared memory */
+    int32_t tile0, tiles;    /* first one; of gate and up: of each */
+} cu_small_region;
+typedef struct cu_small {
+    cu_step *step;
+    const int32_t *token, *pos, *slot; /* those of the step */
+    cu_weight embed;
+    const double *freq;
+    const float *last_norm;
+    const cu_small_copy *copies; /* [layers][blocks][CU_SMALL_COPIES] */
+    cu_attn_step attn;       /* of the first layer */
+    int64_t kv_layer;        /* bytes from one layer's state to the next */
+    cu_planes head;
+    float embed_scale, turn_scale, eps, share, head_share;
+    int32_t enough;          /* groups at least half as large as the largest that say: no remainder */
+    int32_t n_layers, layer_ops; /* ops of the plan in a layer */
+    int32_t norm_op, out_op, gate_op, down_op, head_op; /* quantisations, of the first layer */
+    int32_t hidden, heads, ffn, most_keys, kv_slots;
+    int32_t hidden_groups, heads_groups, ffn_groups;
+    int32_t x, qkv, turn, own, sums, stage, part, found, keys, kv; /* places in shared memory: the residual stream, queries with keys and values, cosines
+                                 and sines, values before they were quantised, sums of tiles (or a row), bytes on their way, results of blocks of keys and
+                                 what is known of them, two of attn_heads.cuh's, rings of keys and values */
+    int32_t norm, planes, unit, rest; /* planes: of norms, of attention, of units, of what they leave */
+    int32_t norm_w[2];       /* weights of norms */
+    cu_small_region region[CU_SMALL_BLOCKS][CU_SMALL_REGIONS];
+} cu_small;
+
 /* k_attn_join: floats of a stage, and stages. */
 enum { CU_JOIN_FLOATS = 8192, CU_JOIN_STAGES = 4 };
 

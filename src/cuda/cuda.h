@@ -26,6 +26,7 @@ typedef enum cu_kernel {
     CU_K_ATTN, CU_K_ATTN_SPLIT, CU_K_ATTN_MERGE, CU_K_ATTN_MANY64, CU_K_ATTN_MANY128, CU_K_ATTN_MANY256,
     CU_K_ATTN_STEP64, CU_K_ATTN_STEP128, CU_K_ATTN_STEP256, CU_K_ATTN_STEP512, CU_K_ATTN_JOIN, CU_K_DELTA_STEP, /* fuse.h */
     CU_K_CONV, CU_K_CONV_KEEP, CU_K_DELTA, CU_K_DELTA_PREPARE, CU_K_DELTA_SCAN, CU_K_MOE_COUNT, CU_K_MOE_SORT,
+    CU_K_SMALL, CU_K_SMALL_LAST = CU_K_SMALL + CU_N_SMALL - 1,
     CU_K_ENCODE, CU_K_REMAINDERS, CU_K_BEST, CU_K_CHANGE, CU_K_TOP_COUNT, CU_K_TOP_TAKE, CU_K_PROBE_READ, CU_K_PROBE_MMA,
     CU_N_KERNELS
 } cu_kernel;
@@ -74,6 +75,7 @@ struct cb_dev {
     bool pdl;                /* programmatic dependent launch: sm_90 and later */
     bool stream_on;          /* products of few rows by stream.cu */
     bool clusters_on;        /* the row of a step of one row by row_clusters.cu */
+    bool small_on;           /* steps of one row of a small model by small.cu */
     cb_pool *pool;           /* copies weights out of the page cache */
 
     const cb_plan *plan;
@@ -111,12 +113,14 @@ struct cb_dev {
     int tile_rows, wide_rows; /* rows of an attention tile when a run has several; of one of k_attn_many */
     cu_schedule schedules[CU_N_SCHEDULES];
     CUdeviceptr row_tables;  /* the cu_row_op of all launches of all schedules */
+    struct cu_small_model *small; /* small.h; NULL: none */
     cu_graph graphs[CU_MAX_GRAPHS];
     int n_graphs, next_graph;
     struct cu_building *building; /* the graph that launches become part of; NULL: they go to the stream */
 
     /* the step being run */
     const cb_batch *batch;
+    int taken;               /* multiprocessors that the launch in front leaves at its end only */
     bool list_made;          /* the list of experts (sort_tiles) is there before the next launch begins */
     int n_runs, n_tiles, n_wide, n_splits; /* n_splits > 0: attention spreads each row's context */
     const cu_schedule *schedule;
@@ -161,6 +165,9 @@ cu_planes cu_planes_of(const cb_dev *d, cb_val v);
 void cu_row_op_of(const cb_dev *d, int index, cu_row_op *out);
 int cu_function_launch(cb_dev *d, CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned threads, unsigned shared, void *args, cb_err *err);
 int cu_kernel_launch(cb_dev *d, cu_kernel k, unsigned gx, unsigned gy, unsigned gz, unsigned threads, unsigned shared, void *args, cb_err *err);
+/* One cluster of so many thread blocks; and whether the device has room for one. */
+int cu_cluster_launch(cb_dev *d, cu_kernel k, unsigned blocks, unsigned threads, unsigned shared, void *args, cb_err *err);
+bool cu_cluster_fits(cb_dev *d, cu_kernel k, unsigned blocks, unsigned threads, unsigned shared);
 /* run.c */
 int cu_run(cb_dev *d, const cb_batch *b, cb_err *err);
 int cu_state_copy(cb_dev *d, const cb_copy *ops, int n, cb_err *err);

@@ -12,7 +12,7 @@
     X(cuMemHostAlloc) X(cuMemFreeHost) X(cuMemcpyHtoDAsync) X(cuMemcpyDtoHAsync) X(cuMemcpyDtoDAsync) X(cuMemsetD8Async)      \
     X(cuStreamCreate) X(cuStreamDestroy) X(cuStreamSynchronize) X(cuEventCreate) X(cuEventDestroy) X(cuEventRecord)           \
     X(cuEventSynchronize) X(cuEventElapsedTime) X(cuModuleLoadData) X(cuModuleUnload) X(cuModuleGetFunction)                  \
-    X(cuFuncSetAttribute) X(cuLaunchKernelEx) X(cuGraphCreate) X(cuGraphAddKernelNode) X(cuGraphKernelNodeSetAttribute) X(cuGraphInstantiate) \
+    X(cuFuncSetAttribute) X(cuOccupancyMaxActiveClusters) X(cuLaunchKernelEx) X(cuGraphCreate) X(cuGraphAddKernelNode) X(cuGraphKernelNodeSetAttribute) X(cuGraphInstantiate) \
     X(cuGraphExecDestroy) X(cuGraphDestroy) X(cuGraphLaunch) X(cuGetErrorString) X(cuGetErrorName)
 
 typedef struct cu_driver {

@@ -365,6 +365,15 @@ int cu_fuse(const cb_dev *d, int anchor, int32_t *group)
     return find(d, anchor, m, group);
 }
 
+bool cu_attention_args(const cb_dev *d, int anchor, cu_attn_step *a)
+{
+    int m[MOST];
+    int32_t group[CU_MAX_FUSED];
+    if (d->plan->ops[anchor].kind != CB_ATTENTION || !find(d, anchor, m, group)) return false;
+    attention_args(d, m, a);
+    return true;
+}
+
 int cu_launch_fused(cb_dev *d, int anchor, cb_err *err)
 {
     int m[MOST];

@@ -41,6 +41,20 @@ int cu_kernel_launch(cb_dev *d, cu_kernel k, unsigned gx, unsigned gy, unsigned 
     return cu_function_launch(d, d->kernel[k], gx, gy, gz, threads, shared, args, err);
 }
 
+int cu_cluster_launch(cb_dev *d, cu_kernel k, unsigned blocks, unsigned threads, unsigned shared, void *args, cb_err *err)
+{
+    return launch(d, d->kernel[k], blocks, 1, 1, blocks, threads, shared, args, err);
+}
+
+bool cu_cluster_fits(cb_dev *d, cu_kernel k, unsigned blocks, unsigned threads, unsigned shared)
+{
+    CUlaunchAttribute cluster = {.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, .value.clusterDim = {blocks, 1, 1}};
+    CUlaunchConfig c = {.gridDimX = blocks, .gridDimY = 1, .gridDimZ = 1, .blockDimX = threads, .blockDimY = 1, .blockDimZ = 1,
+                        .sharedMemBytes = shared, .hStream = d->stream, .attrs = &cluster, .numAttrs = 1};
+    int n = 0;
+    return d->cu.cuOccupancyMaxActiveClusters_(&n, d->kernel[k], &c) == CUDA_SUCCESS && n > 0;
+}
+
 /* ---- row-wise ops ---- */
 
 cu_planes cu_planes_of(const cb_dev *d, cb_val v)
@@ -267,7 +281,7 @@ static int stream(cb_dev *d, cu_linears *all, cb_err *err)
     const cu_linear *e = experts_of(all);
     bool single = d->schedule == &d->schedules[CU_FOR_ONE], list_read = false;
     int tile_rows = e ? cu_expert_tile(e->n_rows) : 0, entries = !e ? 0 : single ? e->n_rows : cu_max_tiles(e->n_rows, e->n_experts);
-    int n_sm = d->n_sm, left = 0, rc = 0, format;
+    int n_sm = d->n_sm - d->taken, left = 0, rc = 0, format;
     unsigned tried = 0, done = 0, blocks, shared; /* formats, by bits */
     int64_t work[CU_N_STREAM], all_work = stream_work(all, entries, work);
     while (d->stream_on && rc == 0 && (format = least_work(work, tried)) >= 0) {

@@ -182,6 +182,7 @@ template <int N> __device__ __forceinline__ void sts(uint32_t at, const uint32_t
     else if constexpr (N == 2) asm volatile("st.shared.v2.u32 [%0],{%1,%2};" ::"r"(at), "r"(v[0]), "r"(v[1]) : "memory");
     else asm volatile("st.shared.u32 [%0],%1;" ::"r"(at), "r"(v[0]) : "memory");
 }
+__device__ __forceinline__ void sts_u8(uint32_t at, uint32_t v) { asm volatile("{.reg .u16 t;\ncvt.u16.u32 t,%1;\nst.shared.u8 [%0],t;}" ::"r"(at), "r"(v) : "memory"); }
 __device__ __forceinline__ void sts_float(uint32_t at, float a) { asm volatile("st.shared.f32 [%0],%1;" ::"r"(at), "f"(a) : "memory"); }
 __device__ __forceinline__ void sts_float2(uint32_t at, float a, float b)
 {
@@ -248,7 +249,21 @@ __device__ __forceinline__ void barrier_wait(uint32_t at, uint32_t parity)
     asm volatile("{.reg .pred p;\nwaiting:\nmbarrier.try_wait.parity.shared::cta.b64 p,[%0],%1;\n@!p bra waiting;\n}" ::"r"(at), "r"(parity) : "memory");
 }
 
+/* One thread: bytes, a multiple of 16, to shared memory by the copy engine; the barrier, which expects them, gets them when they are there. What other
+ * instructions wrote there before must be behind fence_copies(). */
+__device__ __forceinline__ void bulk_copy(uint32_t to, const void *from, uint32_t bytes, uint32_t barrier)
+{
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0],[%1],%2,[%3];" ::"r"(to), "l"(from), "r"(bytes), "r"(barrier) : "memory");
+}
+__device__ __forceinline__ void fence_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
 /* ---- thread blocks of a cluster, which see each other's shared memory ---- */
+
+/* As barrier_wait(), for what other thread blocks sent. */
+__device__ __forceinline__ void barrier_wait_cluster(uint32_t at, uint32_t parity)
+{
+    asm volatile("{.reg .pred p;\nwaiting:\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p,[%0],%1;\n@!p bra waiting;\n}" ::"r"(at), "r"(parity) : "memory");
+}
 
 /* Number of this one among them. */
 __device__ __forceinline__ int cluster_rank()

@@ -188,17 +188,17 @@ __device__ __forceinline__ void decode8(const cu_weight &w, int64_t row, int e, 
         for (int i = 0; i < 8; i++) v[i] = fp_value(w, code[i], scale);
 }
 
-/* The op CB_ROPE_TABLE. All threads. */
-__device__ __forceinline__ void rope_table(const cu_row_op &o, double pos, float *y)
+/* The op CB_ROPE_TABLE, n pairs, by so many threads. */
+__device__ __forceinline__ void turn_table(const double *freq, int n, float scale, double pos, float *y, int thread, int threads)
 {
-    int n = o.width / 2;
-    for (int i = threadIdx.x; i < n; i += blockDim.x) {
+    for (int i = thread; i < n; i += threads) {
         double cs, sn;
-        cb_sincos(pos * o.freq[i], &cs, &sn);
-        y[i] = o.f[0] != 1.0f ? (float)cs * o.f[0] : (float)cs;
-        y[n + i] = o.f[0] != 1.0f ? (float)sn * o.f[0] : (float)sn;
+        cb_sincos(pos * freq[i], &cs, &sn);
+        y[i] = scale != 1.0f ? (float)cs * scale : (float)cs;
+        y[n + i] = scale != 1.0f ? (float)sn * scale : (float)sn;
     }
 }
+__device__ __forceinline__ void rope_table(const cu_row_op &o, double pos, float *y) { turn_table(o.freq, o.width / 2, o.f[0], pos, y, threadIdx.x, blockDim.x); }
 
 /* ---- butterflies ---- */
 

@@ -2,6 +2,7 @@
  * decodes; then logits, best ids or what sampling needs (sample.c) come back. */
 #include "cuda/graph.h"
 #include "cuda/lower.h"
+#include "cuda/small.h"
 #include <stddef.h>
 #include <string.h>
 
@@ -139,7 +140,10 @@ static int best(cb_dev *d, cb_err *err)
 
 static int whole_step(cb_dev *d, cb_err *err)
 {
-    int rc = launch(d, 0, d->schedule->n_launches, err);
+    int next, rc = cu_small_launch(d, &next, err);
+    d->taken = next ? CU_SMALL_BLOCKS : 0;
+    if (rc == 0) rc = launch(d, next, d->schedule->n_launches, err);
+    d->taken = 0;
     return rc < 0 ? rc : best(d, err);
 }
 

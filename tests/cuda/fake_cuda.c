@@ -522,6 +522,13 @@ EXPORT CUresult cuFuncSetAttribute(CUfunction f, CUfunction_attribute a, int v)
     return leave(CUDA_SUCCESS);
 }
 
+EXPORT CUresult cuOccupancyMaxActiveClusters(int *out, CUfunction f, const CUlaunchConfig *c)
+{
+    ENTER(cuOccupancyMaxActiveClusters);
+    *out = (int)c->sharedMemBytes <= f->shared ? 8 : 0;
+    return leave(CUDA_SUCCESS);
+}
+
 /* Is the launch a legal one? */
 static CUresult check_launch(CUfunction f, const unsigned *grid, const unsigned *block, unsigned shared)
 {
@@ -540,7 +547,7 @@ static CUresult check_launch(CUfunction f, const unsigned *grid, const unsigned 
 static CUresult check_cluster(fake_grid *g, const CUlaunchAttributeValue *v)
 {
     unsigned n = v->clusterDim.x;
-    if (!n || n > 8 || v->clusterDim.y != 1 || v->clusterDim.z != 1 || g->blocks[0] % n) {
+    if (!n || n > 16 || v->clusterDim.y != 1 || v->clusterDim.z != 1 || g->blocks[0] % n) {
         broken("a cluster of another shape");
         return CUDA_ERROR_INVALID_VALUE;
     }

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-enum { MAX_CLUSTER = 8, MAX_THREADS = 1024 * 2, STACK = 256 << 10, SHARED = EMU_BLOCK_STRIDE, GUARD = 0x5a, MOST_GUARD = 8192 };
+enum { MAX_CLUSTER = EMU_MAX_CLUSTER, MAX_THREADS = 576 * MAX_CLUSTER, STACK = 256 << 10, SHARED = EMU_BLOCK_STRIDE, GUARD = 0x5a, MOST_GUARD = 8192 };
 
 emu_dim emu_block, emu_grid, emu_block_dim;
 unsigned emu_thread; /* of all in the cluster */

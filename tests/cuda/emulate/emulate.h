@@ -37,7 +37,7 @@ extern emu_dim emu_block, emu_grid, emu_block_dim;
 extern unsigned emu_thread;             /* of the fiber that runs */
 extern unsigned emu_cluster;            /* blocks of a cluster */
 extern unsigned char *emu_dynamic;      /* dynamic shared memory; of the block with the next number in the cluster EMU_BLOCK_STRIDE behind */
-enum { EMU_BLOCK_STRIDE = 232448 };
+enum { EMU_BLOCK_STRIDE = 232448, EMU_MAX_CLUSTER = 16 };
 struct emu_thread_index {
     struct {
         operator unsigned() const { return emu_thread % emu_block_dim.x; }

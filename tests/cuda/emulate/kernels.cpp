@@ -35,6 +35,9 @@ CU_BATCH_FORMATS(BATCH_BODY)
 #define EXPERTS_BODY(name, ...) BODY(k_experts_##name, cu_experts)
 CU_EXPERT_FORMATS(EXPERTS_BODY)
 
+#define SMALL_BODY(name, ...) BODY(k_small_##name, cu_small)
+CU_SMALL_FORMATS(SMALL_BODY)
+
 extern "C" fake_kernel fake_kernel_find(const char *name, size_t *n)
 {
 #define FIND(k, type)            \
@@ -51,6 +54,8 @@ extern "C" fake_kernel fake_kernel_find(const char *name, size_t *n)
     CU_STREAM_FORMATS(FIND_STREAM)
 #define FIND_BATCH(name, ...) FIND(k_batch_##name##_wide, cu_linears) FIND(k_batch_##name##_tall, cu_linears) FIND(k_batch_##name##_split, cu_linears)
     CU_BATCH_FORMATS(FIND_BATCH)
+#define FIND_SMALL(name, ...) FIND(k_small_##name, cu_small)
+    CU_SMALL_FORMATS(FIND_SMALL)
 #define FIND_EXPERTS(name, ...) FIND(k_experts_##name, cu_experts)
     CU_EXPERT_FORMATS(FIND_EXPERTS)
     fprintf(stderr, "emulate: %s is not emulated\n", name);

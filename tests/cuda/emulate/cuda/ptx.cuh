@@ -78,6 +78,7 @@ static inline float lds_float(uint32_t at) { return emu_load<float>(at); }
 static inline float2 lds_float2(uint32_t at) { return emu_load<float2>(at); }
 static inline float4 lds_float4(uint32_t at) { return emu_load<float4>(at); }
 template <int N> static inline void sts(uint32_t at, const uint32_t *v) { memcpy(emu_at(at), v, 4 * N); }
+static inline void sts_u8(uint32_t at, uint32_t v) { *emu_at(at) = (unsigned char)v; }
 static inline void sts_float(uint32_t at, float a) { memcpy(emu_at(at), &a, 4); }
 static inline void sts_float2(uint32_t at, float a, float b)
 {
@@ -109,22 +110,26 @@ template <int N> static inline void copies_wait() {}
 template <int N> static inline void fewer_registers() {}
 template <int N> static inline void more_registers() {}
 
-/* Barriers of some threads. A block leaves none half full. */
-static struct {
+/* Barriers of some threads, of each block of a cluster. A block leaves none half full. */
+struct emu_bar {
     int arrived;
     unsigned meetings;
-} emu_bars[16];
+};
+static emu_bar emu_bars[EMU_MAX_CLUSTER][16];
+static inline emu_bar &emu_bar_of(int id) { return emu_bars[emu_thread / emu_block_dim.x][id]; }
 static inline void arrive_among(int id, int threads)
 {
-    if (++emu_bars[id].arrived < threads) return;
-    emu_bars[id].arrived = 0;
-    emu_bars[id].meetings++;
+    emu_bar &b = emu_bar_of(id);
+    if (++b.arrived < threads) return;
+    b.arrived = 0;
+    b.meetings++;
 }
 static inline void barrier_among(int id, int threads)
 {
-    unsigned before = emu_bars[id].meetings;
+    emu_bar &b = emu_bar_of(id);
+    unsigned before = b.meetings;
     arrive_among(id, threads);
-    while (emu_bars[id].meetings == before) emu_pause();
+    while (b.meetings == before) emu_pause();
 }
 
 /* A barrier: arrivals of a phase, those still missing, bytes it still waits for, and the phase's parity. */
@@ -155,6 +160,7 @@ static inline void barrier_wait(uint32_t at, uint32_t parity)
     while (emu_barrier_at(at)->parity == parity) emu_pause();
 }
 
+static inline void barrier_wait_cluster(uint32_t at, uint32_t parity) { barrier_wait(at, parity); }
 static inline int cluster_rank() { return (int)(emu_block.x % emu_cluster); }
 static inline void cluster_meet() { emu_cluster_meet(); }
 static inline void cluster_begin() { emu_cluster_meet(); }
@@ -164,11 +170,18 @@ static inline void emu_sent(uint32_t barrier, int bytes)
     emu_barrier *b = emu_barrier_at(barrier);
     if (!b->missing && !b->bytes) __builtin_trap(); /* nobody expects them */
     b->bytes -= bytes;
-    if (b->bytes < 0) __builtin_trap();
+    if (b->bytes < 0 && !b->missing) __builtin_trap(); /* before whoever expects them has arrived they may come */
     if (b->bytes || b->missing) return;
     b->missing = b->arrivals;
     b->parity ^= 1;
 }
+static inline void bulk_copy(uint32_t to, const void *from, uint32_t bytes, uint32_t barrier)
+{
+    if ((to | (uintptr_t)from | bytes) & 15 || !bytes) __builtin_trap();
+    memcpy(emu_at(to), from, bytes);
+    emu_sent(barrier, (int)bytes);
+}
+static inline void fence_copies() {}
 static inline void send16(uint32_t to, float a, float b, float c, float d, uint32_t barrier)
 {
     sts_float4(to, a, b, c, d);
