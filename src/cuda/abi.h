@@ -470,6 +470,10 @@ typedef struct cu_small {
     cu_small_region region[CU_SMALL_BLOCKS][CU_SMALL_REGIONS];
 } cu_small;
 
+/* k_attn_cluster: blocks of keys of a row, and thread blocks of a cluster at most; warps; shared memory beside the ring and o [n_splits][dim]. */
+enum { CU_CLUSTER_BLOCKS = 32, CU_CLUSTER_RANKS = 16, CU_CLUSTER_WARPS = 16 };
+#define CU_CLUSTER_TOLD(parts) (768 * (parts) + 128)
+#define CU_ATTN_CLUSTER_FIXED(parts) (CU_STEP_FIXED(parts) + CU_CLUSTER_TOLD(parts) + 24 * CU_CLUSTER_BLOCKS)
 /* k_attn_join: floats of a stage, and stages. */
 enum { CU_JOIN_FLOATS = 8192, CU_JOIN_STAGES = 4 };
 

@@ -1,39 +1,8 @@
 /* attn_join.cu: joins the results that k_attn_step left for each block of keys, in ascending order, rotates back, gates, and makes planes. A
  * thread block takes one query head of one row, a thread one dim. */
-#include "cuda/heads.cuh"
+#include "cuda/attn_out.cuh"
 
 enum { MAX_DIM = 512, STAGES = CU_JOIN_STAGES };
-
-/* y rotated back in blocks: strides below 32 by shuffles, the others in shared memory, where a thread adds up what its own value needs. */
-__device__ __forceinline__ float rotate_back(float y, int block, float scale, float *row)
-{
-    int d = threadIdx.x, lane = d % 32;
-    if (block == 1) return y;
-#pragma unroll
-    for (int w = 1; w < 32; w *= 2) {
-        if (w >= block) break;
-        float other = __shfl_xor_sync(FULL, y, w);
-        y = lane & w ? other - y : y + other;
-    }
-    if (block > 32) {
-        int n = block / 32, mine = d % block / 32;
-        float x[16];
-        row[d] = y;
-        __syncthreads();
-        const float *from = row + d / block * block + lane;
-#pragma unroll
-        for (int i = 0; i < 16; i++) x[i] = i < n ? from[32 * i] : 0;
-#pragma unroll
-        for (int s = 0; s < 4; s++) {
-            if (2 << s > n) break;
-#pragma unroll
-            for (int i = 0; i < 8; i++)
-                if (i < 8 >> s) x[i] = mine >> s & 1 ? x[2 * i] - x[2 * i + 1] : x[2 * i] + x[2 * i + 1];
-        }
-        y = x[0];
-    }
-    return y * scale;
-}
 
 /* How the results of blockDim.x blocks of keys weigh: thread d has m, l of block d in x. M: the maximum of all before, and then with these. */
 __device__ __forceinline__ float4 weigh(float2 x, float &M, float *tops)
@@ -131,19 +100,7 @@ extern "C" __global__ void __launch_bounds__(MAX_DIM) k_attn_join(const __grid_c
         float y = rotate_back(join(a, p, stages, factor, tops, now), a.o_block, a.o_scale, row);
         if (a.gate) y = cb_sigmoidf(gate) * y;
         __syncthreads();
-        if (d < dim) row[d] = y;
-        __syncthreads();
-        int pieces = (dim + 127) / 128;
-        for (int i = d / 32; i < 2 * pieces; i += blockDim.x / 32) { /* a warp makes planes, or says that they are there */
-            int k = i % pieces, left = dim - 128 * k, lane = d % 32;
-            piece c = {make_float4(0, 0, 0, 0), p.row, p.head * dim + 128 * k, left < 128 ? left : 128, p.head * pieces + k, a.n_heads * pieces};
-            if (c.in()) c.x = *(const float4 *)(row + 128 * k + 4 * lane);
-            if (i >= pieces) {
-                float2 found = find_piece(c);
-                give_piece(c, found, a.planes, a.out + (size_t)p.row * a.out_stride, now);
-                arrive_piece(c, found, a.planes, a.out + (size_t)p.row * a.out_stride, a.n_heads * dim, a.step, now);
-            } else if (a.planes.x.planes) quant_piece(c, a.planes.x, a.step, a.planes.op, now);
-        }
+        give_head(a, y, dim, p.row, p.head, row, now);
         if (now) break;
     }
 }

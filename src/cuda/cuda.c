@@ -10,7 +10,7 @@
 
 /* The embedded kernels (Makefile: one fatbin a .cu file). */
 extern const unsigned char cb_fatbin_rows[], cb_fatbin_rows_few[], cb_fatbin_row_chains[], cb_fatbin_row_clusters[], cb_fatbin_rows_many[], cb_fatbin_gemv[], cb_fatbin_attention[], cb_fatbin_attention_many[];
-extern const unsigned char cb_fatbin_stream[], cb_fatbin_batch[], cb_fatbin_experts[], cb_fatbin_small[], cb_fatbin_hybrid[], cb_fatbin_scan[], cb_fatbin_tools[], cb_fatbin_sample[], cb_fatbin_attn_step[], cb_fatbin_attn_join[], cb_fatbin_delta_step[];
+extern const unsigned char cb_fatbin_stream[], cb_fatbin_batch[], cb_fatbin_experts[], cb_fatbin_small[], cb_fatbin_hybrid[], cb_fatbin_scan[], cb_fatbin_tools[], cb_fatbin_sample[], cb_fatbin_attn_step[], cb_fatbin_attn_join[], cb_fatbin_attn_cluster[], cb_fatbin_delta_step[];
 extern const unsigned char cb_fatbin_gemm[], cb_fatbin_gemm_sm90[];
 
 /* In the order of cu_kernel; `shared`: most dynamic shared memory. */
@@ -60,6 +60,10 @@ static const struct kernel_entry {
     [CU_K_ATTN_STEP256] = {cb_fatbin_attn_step, "k_attn_step256", CU_STEP_FIXED(4) + CU_STEP_SLOTS * CU_STEP_HALF(4)},
     [CU_K_ATTN_STEP512] = {cb_fatbin_attn_step, "k_attn_step512", CU_STEP_FIXED(8) + CU_STEP_SLOTS * CU_STEP_HALF(8)},
     [CU_K_ATTN_JOIN] = {cb_fatbin_attn_join, "k_attn_join", CU_JOIN_STAGES * CU_JOIN_FLOATS * 4},
+    [CU_K_ATTN_CLUSTER64] = {cb_fatbin_attn_cluster, "k_attn_cluster64", CU_ATTN_CLUSTER_FIXED(1) + CU_CLUSTER_BLOCKS * 64 * 4 + CU_STEP_SLOTS * CU_STEP_HALF(1)},
+    [CU_K_ATTN_CLUSTER128] = {cb_fatbin_attn_cluster, "k_attn_cluster128", CU_ATTN_CLUSTER_FIXED(2) + CU_CLUSTER_BLOCKS * 128 * 4 + CU_STEP_SLOTS * CU_STEP_HALF(2)},
+    [CU_K_ATTN_CLUSTER256] = {cb_fatbin_attn_cluster, "k_attn_cluster256", CU_ATTN_CLUSTER_FIXED(4) + CU_CLUSTER_BLOCKS * 256 * 4 + CU_STEP_SLOTS * CU_STEP_HALF(4)},
+    [CU_K_ATTN_CLUSTER512] = {cb_fatbin_attn_cluster, "k_attn_cluster512", CU_ATTN_CLUSTER_FIXED(8) + CU_CLUSTER_BLOCKS * 512 * 4 + CU_STEP_SLOTS * CU_STEP_HALF(8)},
     [CU_K_DELTA_STEP] = {cb_fatbin_delta_step, "k_delta_step", 0},
     [CU_K_CONV] = {cb_fatbin_hybrid, "k_conv", 0},
     [CU_K_CONV_KEEP] = {cb_fatbin_hybrid, "k_conv_keep", 0},
@@ -343,10 +347,19 @@ static bool is_of_single_rows(cu_kernel k)
 /* What is written for 9.x, unless it is not wanted. */
 static bool chosen(const cb_dev *d, const char *asked) { return d->cc / 10 == 9 && (!asked || strcmp(asked, "off") != 0); }
 
+/* How many clusters of n thread blocks of k_attn_cluster find a place at once, one block a multiprocessor, for each n. */
+static void count_clusters(cb_dev *d)
+{
+    for (int k = CU_K_ATTN_CLUSTER64; k <= CU_K_ATTN_CLUSTER512; k++) d->cu.cuFuncSetAttribute_(d->kernel[k], CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1);
+    for (int n = 1; n <= CU_CLUSTER_RANKS; n++)
+        d->attn_clusters[n] = cu_clusters_at_once(d, CU_K_ATTN_CLUSTER512, (unsigned)n, 32 * CU_CLUSTER_WARPS, (unsigned)(d->max_shared / 2 + 4096));
+}
+
 static void choose_kernels(cb_dev *d)
 {
     d->stream_on = chosen(d, cb_env_cuda_stream());
     d->clusters_on = chosen(d, cb_env_cuda_clusters());
+    if (d->clusters_on) count_clusters(d);
     d->small_on = chosen(d, cb_env_cuda_small());
     for (int k = 0; k < CU_N_KERNELS; k++)
         if (k == CU_K_ROWS_MANY || (d->stream_on && is_of_single_rows((cu_kernel)k)))

@@ -24,7 +24,8 @@ typedef enum cu_kernel {
     CU_K_EXPERTS = CU_K_STREAM_1 + CU_N_STREAM, CU_K_EXPERTS_LAST = CU_K_EXPERTS + CU_N_EXPERTS - 1, CU_K_GEMV4, CU_K_GEMV8, /* up to 4 and up to 8 rows a tile */
     CU_K_BATCH, CU_K_BATCH_LAST = CU_K_BATCH + CU_N_BATCH * CU_BATCH_SHAPES - 1, /* formats, of each the shapes */
     CU_K_ATTN, CU_K_ATTN_SPLIT, CU_K_ATTN_MERGE, CU_K_ATTN_MANY64, CU_K_ATTN_MANY128, CU_K_ATTN_MANY256,
-    CU_K_ATTN_STEP64, CU_K_ATTN_STEP128, CU_K_ATTN_STEP256, CU_K_ATTN_STEP512, CU_K_ATTN_JOIN, CU_K_DELTA_STEP, /* fuse.h */
+    CU_K_ATTN_STEP64, CU_K_ATTN_STEP128, CU_K_ATTN_STEP256, CU_K_ATTN_STEP512, CU_K_ATTN_JOIN,
+    CU_K_ATTN_CLUSTER64, CU_K_ATTN_CLUSTER128, CU_K_ATTN_CLUSTER256, CU_K_ATTN_CLUSTER512, CU_K_DELTA_STEP, /* fuse.h */
     CU_K_CONV, CU_K_CONV_KEEP, CU_K_DELTA, CU_K_DELTA_PREPARE, CU_K_DELTA_SCAN, CU_K_MOE_COUNT, CU_K_MOE_SORT,
     CU_K_SMALL, CU_K_SMALL_LAST = CU_K_SMALL + CU_N_SMALL - 1,
     CU_K_ENCODE, CU_K_REMAINDERS, CU_K_BEST, CU_K_CHANGE, CU_K_TOP_COUNT, CU_K_TOP_TAKE, CU_K_PROBE_READ, CU_K_PROBE_MMA,
@@ -66,8 +67,8 @@ struct cb_dev {
     CUdevice device;
     CUcontext context;
     CUstream stream;
-    CUmodule modules[24];
-    const unsigned char *images[24]; /* what they were loaded from */
+    CUmodule modules[32];
+    const unsigned char *images[32]; /* what they were loaded from */
     int n_modules;
     CUfunction kernel[CU_N_KERNELS], gemm[CU_GEMMS]; /* gemm: NULL where the device cannot run it */
     char label[128];
@@ -75,6 +76,7 @@ struct cb_dev {
     bool pdl;                /* programmatic dependent launch: sm_90 and later */
     bool stream_on;          /* products of few rows by stream.cu */
     bool clusters_on;        /* the row of a step of one row by row_clusters.cu */
+    int attn_clusters[CU_CLUSTER_RANKS + 1]; /* how many clusters of so many thread blocks attn_cluster.cu may have; 0: none */
     bool small_on;           /* steps of one row of a small model by small.cu */
     cb_pool *pool;           /* copies weights out of the page cache */
 
@@ -121,6 +123,7 @@ struct cb_dev {
     /* the step being run */
     const cb_batch *batch;
     int taken;               /* multiprocessors that the launch in front leaves at its end only */
+    bool tight;              /* the launch behind needs memory beside this one: k_attn_cluster */
     bool list_made;          /* the list of experts (sort_tiles) is there before the next launch begins */
     int n_runs, n_tiles, n_wide, n_splits; /* n_splits > 0: attention spreads each row's context */
     const cu_schedule *schedule;
@@ -165,9 +168,9 @@ cu_planes cu_planes_of(const cb_dev *d, cb_val v);
 void cu_row_op_of(const cb_dev *d, int index, cu_row_op *out);
 int cu_function_launch(cb_dev *d, CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned threads, unsigned shared, void *args, cb_err *err);
 int cu_kernel_launch(cb_dev *d, cu_kernel k, unsigned gx, unsigned gy, unsigned gz, unsigned threads, unsigned shared, void *args, cb_err *err);
-/* One cluster of so many thread blocks; and whether the device has room for one. */
-int cu_cluster_launch(cb_dev *d, cu_kernel k, unsigned blocks, unsigned threads, unsigned shared, void *args, cb_err *err);
-bool cu_cluster_fits(cb_dev *d, cu_kernel k, unsigned blocks, unsigned threads, unsigned shared);
+/* gy*gz clusters of so many thread blocks; and for how many the device has room at once. */
+int cu_cluster_launch(cb_dev *d, cu_kernel k, unsigned blocks, unsigned gy, unsigned gz, unsigned threads, unsigned shared, void *args, cb_err *err);
+int cu_clusters_at_once(cb_dev *d, cu_kernel k, unsigned blocks, unsigned threads, unsigned shared);
 /* run.c */
 int cu_run(cb_dev *d, const cb_batch *b, cb_err *err);
 int cu_state_copy(cb_dev *d, const cb_copy *ops, int n, cb_err *err);

@@ -312,12 +312,35 @@ int cu_attn_splits(const cb_dev *d, int state)
     return n < most ? n : most;
 }
 
+/* All rows by clusters of k_attn_cluster that find a place at once, with a thread block for each block of keys and each query; of few queries two blocks of
+ * keys will do. 0: there are too many blocks of keys, or of these clusters, or heads of another kind. */
+static unsigned cluster_ranks(const cb_dev *d, int parts, cu_attn_step *a, unsigned *shared)
+{
+    int queries = a->per < 8 ? a->per : 8, clusters = a->n_rows * a->kv.n_heads * a->sets, dim = a->kv.dim, fixed = CU_ATTN_CLUSTER_FIXED(parts) + a->n_splits * dim * 4;
+    bool turns = a->q_rope || a->k_rope, in_lanes = a->pairs % 32 == 0 && a->half % 32 == 0 && !(a->half & (a->half - 1)) && a->pairs <= a->half && 2 * a->half <= dim;
+    if (dim != 64 * parts || (turns && !in_lanes)) return 0;
+    for (int per = 1; per <= (queries <= 2 ? 2 : 1); per++) {
+        int ranks = (a->n_splits + per - 1) / per;
+        if (ranks < queries) ranks = queries;
+        if (ranks > CU_CLUSTER_RANKS || clusters > d->attn_clusters[ranks] || clusters * ranks > d->n_sm) continue;
+        a->slots = 2; /* launches overlap where memory is left */
+        *shared = (unsigned)(fixed + a->slots * CU_STEP_HALF(parts));
+        return (int)*shared <= d->max_shared - 8192 ? (unsigned)ranks : 0;
+    }
+    return 0;
+}
+
 /* Blocks are spread over as many thread blocks as the GPU holds at a time; rows are taken in as many turns as the partial results need. */
 static int launch_attention(cb_dev *d, const int *m, cb_err *err)
 {
     static const cu_kernel kernels[9] = {[1] = CU_K_ATTN_STEP64, [2] = CU_K_ATTN_STEP128, [4] = CU_K_ATTN_STEP256, [8] = CU_K_ATTN_STEP512};
+    static const cu_kernel clusters[9] = {[1] = CU_K_ATTN_CLUSTER64, [2] = CU_K_ATTN_CLUSTER128, [4] = CU_K_ATTN_CLUSTER256, [8] = CU_K_ATTN_CLUSTER512};
     cu_attn_step a;
+    unsigned shared, ranks;
     attention_args(d, m, &a);
+    a.n_rows = d->batch->n_rows;
+    if ((ranks = cluster_ranks(d, parts_of(a.kv.dim), &a, &shared)))
+        return cu_cluster_launch(d, clusters[parts_of(a.kv.dim)], ranks, (unsigned)(a.kv.n_heads * a.sets), (unsigned)a.n_rows, 32 * CU_CLUSTER_WARPS, shared, &a, err);
     int dim = a.kv.dim, n_rows = d->batch->n_rows, parts = parts_of(dim), n_stages = (a.n_splits + a.stage - 1) / a.stage;
     if (n_stages > CU_JOIN_STAGES) n_stages = CU_JOIN_STAGES;
     size_t row_floats = (size_t)a.n_heads * (size_t)a.n_splits * (size_t)(dim + 2);

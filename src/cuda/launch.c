@@ -41,18 +41,18 @@ int cu_kernel_launch(cb_dev *d, cu_kernel k, unsigned gx, unsigned gy, unsigned 
     return cu_function_launch(d, d->kernel[k], gx, gy, gz, threads, shared, args, err);
 }
 
-int cu_cluster_launch(cb_dev *d, cu_kernel k, unsigned blocks, unsigned threads, unsigned shared, void *args, cb_err *err)
+int cu_cluster_launch(cb_dev *d, cu_kernel k, unsigned blocks, unsigned gy, unsigned gz, unsigned threads, unsigned shared, void *args, cb_err *err)
 {
-    return launch(d, d->kernel[k], blocks, 1, 1, blocks, threads, shared, args, err);
+    return launch(d, d->kernel[k], blocks, gy, gz, blocks, threads, shared, args, err);
 }
 
-bool cu_cluster_fits(cb_dev *d, cu_kernel k, unsigned blocks, unsigned threads, unsigned shared)
+int cu_clusters_at_once(cb_dev *d, cu_kernel k, unsigned blocks, unsigned threads, unsigned shared)
 {
     CUlaunchAttribute cluster = {.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, .value.clusterDim = {blocks, 1, 1}};
     CUlaunchConfig c = {.gridDimX = blocks, .gridDimY = 1, .gridDimZ = 1, .blockDimX = threads, .blockDimY = 1, .blockDimZ = 1,
                         .sharedMemBytes = shared, .hStream = d->stream, .attrs = &cluster, .numAttrs = 1};
     int n = 0;
-    return d->cu.cuOccupancyMaxActiveClusters_(&n, d->kernel[k], &c) == CUDA_SUCCESS && n > 0;
+    return d->cu.cuOccupancyMaxActiveClusters_(&n, d->kernel[k], &c) == CUDA_SUCCESS ? n : 0;
 }
 
 /* ---- row-wise ops ---- */
@@ -297,7 +297,7 @@ static int stream(cb_dev *d, cu_linears *all, cb_err *err)
             one &= p->tiles ? single : p->n_rows == 1;
         }
         a.wait_first = experts && !d->list_made;
-        if (!cu_stream_cut(&a, share, d->max_shared, tile_rows, entries, &blocks, &shared)) continue;
+        if (!cu_stream_cut(&a, share, d->max_shared, tile_rows, entries, d->tight, &blocks, &shared)) continue;
         if (done) cu_graph_beside(d);
         rc = cu_kernel_launch(d, (cu_kernel)((one ? CU_K_STREAM_1 : CU_K_STREAM) + format), blocks, 1, 1, 32 * (CU_STREAM_WARPS + CU_STREAM_COPIERS), shared, &a, err);
         done |= 1u << format;
@@ -490,6 +490,8 @@ int cu_launch_ops(cb_dev *d, const cu_schedule *s, const cu_launch *l, cb_err *e
     const int32_t *ops = s->order + l->first;
     for (int i = 0; i < l->n; i++)
         if (d->plan->ops[ops[i]].kind == CB_MOE_SORT) d->list_made = false;
+    const cu_launch *next = l + 1 < s->launches + s->n_launches ? l + 1 : NULL;
+    d->tight = d->clusters_on && d->schedule == &d->schedules[CU_FOR_ONE] && next && next->anchor >= 0 && d->plan->ops[next->anchor].kind == CB_ATTENTION;
     if (l->anchor >= 0) return cu_launch_fused(d, l->anchor, err);
     switch (l->table ? CB_N_OP_KINDS : d->plan->ops[ops[0]].kind) {
     case CB_LINEAR: case CB_MOE_LINEAR: return products(d, ops, l->n, err);

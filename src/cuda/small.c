@@ -338,7 +338,7 @@ int cu_small_make(cb_dev *d, CUdeviceptr at, cb_err *err)
     cu_small_model *m = cb_alloc_array(1, sizeof *m);
     if (!m) return cb_fail(err, CB_ENOMEM, "no memory for a launch");
     if (!describe(d, m) || d->cu.cuFuncSetAttribute_(d->kernel[m->kernel], CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, d->max_shared) != CUDA_SUCCESS ||
-        d->cu.cuFuncSetAttribute_(d->kernel[m->kernel], CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1) != CUDA_SUCCESS || !cu_cluster_fits(d, m->kernel, CU_SMALL_BLOCKS, CU_SMALL_THREADS, m->shared)) {
+        d->cu.cuFuncSetAttribute_(d->kernel[m->kernel], CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1) != CUDA_SUCCESS || !cu_clusters_at_once(d, m->kernel, CU_SMALL_BLOCKS, CU_SMALL_THREADS, m->shared)) {
         cb_free(m);
         return 0;
     }
@@ -369,7 +369,7 @@ int cu_small_launch(cb_dev *d, int *next, cb_err *err)
     a.pos = now->pos;
     a.slot = now->slot;
     *next = m->launches;
-    return cu_cluster_launch(d, m->kernel, CU_SMALL_BLOCKS, CU_SMALL_THREADS, m->shared, &a, err);
+    return cu_cluster_launch(d, m->kernel, CU_SMALL_BLOCKS, 1, 1, CU_SMALL_THREADS, m->shared, &a, err);
 }
 
 void cu_small_free(cu_small_model *m) { cb_free(m); }

@@ -47,8 +47,31 @@ enum { BEHIND = 1024 }; /* loads run ahead of what there is */
 /* What a group of a tile costs a warp that has this many segments at a time. */
 static int time_of(int per) { return per == 4 ? 25 : per == 2 ? 34 : 45; }
 
-/* The ring in `most` bytes. `tiles`: of a block at most. 0, or the shared memory. */
-static int lay_out(cu_stream *a, int groups, int tiles, int most)
+/* Stages of a block at most, as share_tiles() in stream.cu cuts them; 0: that is not known. */
+static int most_stages(const cu_stream *a, int64_t blocks)
+{
+    int64_t all = 0, n[CU_MAX_PARTS];
+    int most = 0;
+    for (int i = 0; i < a->n_parts; i++) {
+        const cu_linear *p = &a->part[i];
+        if (p->tiles ? !a->entries : p->n_rows > CU_STREAM_PASS) return 0;
+        n[i] = (int64_t)a->cut[i].tiles * (p->tiles ? a->entries : 1);
+        all += n[i] * a->cut[i].cost;
+    }
+    for (int64_t b = 0; b < blocks; b++) {
+        int64_t lo = all * b / blocks, hi = all * (b + 1) / blocks, from = 0, stages = 0;
+        for (int i = 0; i < a->n_parts; i++) {
+            int64_t cost = a->cut[i].cost, t0 = lo <= from ? 0 : (lo - from + cost - 1) / cost, t1 = hi <= from ? 0 : (hi - from + cost - 1) / cost;
+            stages += (t1 < n[i] ? t1 : n[i]) - (t0 < n[i] ? t0 : n[i]);
+            from += n[i] * cost;
+        }
+        if (stages > most) most = (int)stages;
+    }
+    return most;
+}
+
+/* The ring in `most` bytes. `tiles`: of a block, about; stages: of a block at most, or 0. 0, or the shared memory. */
+static int lay_out(cu_stream *a, int groups, int tiles, int stages, int most)
 {
     int bytes = stage_bytes(a), columns = a->columns * (a->x_bytes + 8 * groups) + BEHIND, best = 0;
     if (!bytes) return 0;
@@ -63,14 +86,20 @@ static int lay_out(cu_stream *a, int groups, int tiles, int most)
         a->per = per;
     }
     if (!best) return 0;
-    int wanted = tiles + a->n_parts, streams = CU_STREAM_WARPS * a->per / CU_SEGMENTS;
-    if (slots > wanted) slots = wanted > streams ? wanted : streams;
+    int wanted = stages ? stages : tiles + a->n_parts, streams = CU_STREAM_WARPS * a->per / CU_SEGMENTS, room = slots; /* places with memory */
     slots -= slots % streams; /* a place in the ring is always read by the same warps: they see each of its phases */
+    if (stages && stages <= room) { /* what is not used needs no memory: the launch behind may be set up there */
+        slots = (stages + streams - 1) / streams * streams;
+        room = stages;
+    } else {
+        if (slots > wanted) slots = wanted > streams ? wanted - wanted % streams : streams;
+        room = slots;
+    }
     a->subs = CU_SEGMENTS / a->per;
     a->slots = slots;
     a->slot_bytes = bytes;
-    a->sums_at = CU_STREAM_RING + slots * bytes;
-    a->zeros_at = a->sums_at + slots * a->sum_bytes;
+    a->sums_at = CU_STREAM_RING + room * bytes;
+    a->zeros_at = a->sums_at + room * a->sum_bytes;
     a->x_at = a->zeros_at + CU_STREAM_ZEROS;
     return a->x_at + columns;
 }
@@ -95,7 +124,7 @@ static void count_columns(cu_stream *a, int tile_rows, int *groups)
     a->sum_bytes = CU_SEGMENTS * 16 * 4 * most;
 }
 
-bool cu_stream_cut(cu_stream *a, int n_sm, int max_shared, int tile_rows, int most_entries, unsigned *blocks, unsigned *shared)
+bool cu_stream_cut(cu_stream *a, int n_sm, int max_shared, int tile_rows, int most_entries, bool tight, unsigned *blocks, unsigned *shared)
 {
     int64_t tiles = 0, all = 0;
     int groups;
@@ -117,7 +146,7 @@ bool cu_stream_cut(cu_stream *a, int n_sm, int max_shared, int tile_rows, int mo
     count_columns(a, tile_rows, &groups);
     int64_t n_blocks = tiles < n_sm ? tiles : n_sm;
     int per_block = (int)((tiles + n_blocks - 1) / n_blocks);
-    int bytes = lay_out(a, groups, per_block, CU_STREAM_SHARED < max_shared - 8192 ? CU_STREAM_SHARED : max_shared - 8192);
+    int bytes = lay_out(a, groups, per_block, tight ? most_stages(a, n_blocks) : 0, CU_STREAM_SHARED < max_shared - 8192 ? CU_STREAM_SHARED : max_shared - 8192);
     if (!bytes || (a->slots == 1 && per_block > 1)) return false;
     *blocks = (unsigned)n_blocks;
     *shared = (unsigned)bytes;

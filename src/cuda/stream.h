@@ -8,6 +8,6 @@
 int cu_stream_format(const cu_weight *w);
 
 /* Cuts the work of a launch whose parts, all of one format, are filled in, and gives its grid and shared memory. false: k_stream cannot do it. Of experts
- * an entry of the list has at most tile_rows rows, and the list most_entries entries. */
-bool cu_stream_cut(cu_stream *a, int n_sm, int max_shared, int tile_rows, int most_entries, unsigned *blocks, unsigned *shared);
+ * an entry of the list has at most tile_rows rows, and the list most_entries entries. tight: with no more memory than is used. */
+bool cu_stream_cut(cu_stream *a, int n_sm, int max_shared, int tile_rows, int most_entries, bool tight, unsigned *blocks, unsigned *shared);
 #endif

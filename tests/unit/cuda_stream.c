@@ -18,16 +18,17 @@ static cu_linear linear(int n_out, int k, int bits, int group, int rows)
     return l;
 }
 
-static void check(cu_stream *a, int tile_rows, int entries)
+static void check_cut(cu_stream *a, int tile_rows, int entries, bool tight)
 {
     unsigned blocks, shared;
-    assert_true(cu_stream_cut(a, N_SM, SHARED, tile_rows, entries, &blocks, &shared));
+    assert_true(cu_stream_cut(a, N_SM, SHARED, tile_rows, entries, tight, &blocks, &shared));
     assert_in_range(blocks, 1, N_SM);
     assert_true(shared <= CU_STREAM_SHARED);
     int streams = CU_STREAM_WARPS / a->subs;
     assert_int_equal(a->per * a->subs, CU_SEGMENTS);
     assert_true(a->slots >= streams && a->slots <= CU_STREAM_SLOTS && a->slots % streams == 0);
-    assert_true(a->sums_at >= CU_STREAM_RING + a->slots * a->slot_bytes && a->x_at >= a->sums_at + a->slots * a->sum_bytes);
+    int room = (a->sums_at - CU_STREAM_RING) / a->slot_bytes, most = tight ? most_stages(a, blocks) : 0; /* places of the ring that have memory: all, or all that are used */
+    assert_true(room >= (most && most < a->slots ? most : a->slots) && a->x_at >= a->sums_at + room * a->sum_bytes);
     uint64_t all = 0;
     for (int i = 0; i < a->n_parts; i++) {
         assert_int_equal(a->cut[i].stride % 16, 0);
@@ -35,6 +36,13 @@ static void check(cu_stream *a, int tile_rows, int entries)
         all += (uint64_t)a->cut[i].cost * (uint64_t)a->cut[i].tiles * (a->part[i].tiles ? (uint64_t)entries : 1);
     }
     assert_true(all * N_SM < UINT32_MAX);
+}
+
+static void check(cu_stream *a, int tile_rows, int entries)
+{
+    cu_stream b = *a;
+    check_cut(&b, tile_rows, entries, true);
+    check_cut(a, tile_rows, entries, false);
 }
 
 static void test_shapes(void **state)
@@ -48,6 +56,24 @@ static void test_shapes(void **state)
             a.part[0] = linear(shapes[i][0], shapes[i][1], shapes[i][2], shapes[i][3], rows);
             check(&a, 0, 0);
         }
+}
+
+/* Tiles as the kernel cuts them, by hand: of equal cost, and of two formats. */
+static void test_stages(void **state)
+{
+    (void)state;
+    cu_stream a = {.n_parts = 3};
+    unsigned blocks, shared;
+    for (int i = 0; i < 3; i++) a.part[i] = linear(i ? 512 : 8192, 2048, 4, 64, 1); /* 576 tiles for 132 blocks */
+    assert_true(cu_stream_cut(&a, N_SM, SHARED, 0, 0, true, &blocks, &shared));
+    assert_int_equal(most_stages(&a, blocks), 5);
+    assert_in_range(shared, 5 * a.slot_bytes, 6 * a.slot_bytes);
+    a.n_parts = 1;
+    a.part[0] = linear(64, 2048, 4, 64, CU_STREAM_PASS + 1);
+    assert_int_equal(most_stages(&a, 1), 0);
+    a.part[0].n_rows = 1;
+    assert_true(cu_stream_cut(&a, 1, SHARED, 0, 0, true, &blocks, &shared));
+    assert_int_equal(most_stages(&a, blocks), 4);
 }
 
 static void test_experts(void **state)
@@ -79,7 +105,7 @@ static void refuse(cu_linear l)
     unsigned blocks, shared;
     cu_stream a = {.n_parts = 1};
     a.part[0] = l;
-    assert_false(cu_stream_cut(&a, N_SM, SHARED, 0, 0, &blocks, &shared));
+    assert_false(cu_stream_cut(&a, N_SM, SHARED, 0, 0, true, &blocks, &shared));
 }
 
 static void test_refused(void **state)
@@ -98,6 +124,6 @@ static void test_refused(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_shapes), cmocka_unit_test(test_experts), cmocka_unit_test(test_passes), cmocka_unit_test(test_refused)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_shapes), cmocka_unit_test(test_stages), cmocka_unit_test(test_experts), cmocka_unit_test(test_passes), cmocka_unit_test(test_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
