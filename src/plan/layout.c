@@ -31,12 +31,14 @@ static void find_lives(cb_plan *p)
 }
 
 /* Memory is given to the next value only some ops after the last use: neighbours then need not wait for each other, and the GPU
- * can put more of them into one launch. */
-enum { SLACK = 12 };
+ * can put more of them into one launch. Planes stand farther from the row that their op's launch begins with. */
+enum { SLACK = 12, PLANES_SLACK = 15 };
+
+static int slack(const cb_value *v) { return v->group ? PLANES_SLACK : SLACK; }
 
 static bool lives_meet(const cb_value *a, const cb_value *b)
 {
-    return a->first <= b->last + SLACK && b->first <= a->last + SLACK;
+    return a->first <= b->last + slack(a) && b->first <= a->last + slack(b);
 }
 
 /* Memory per row of a step. */
