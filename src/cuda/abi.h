@@ -294,7 +294,7 @@ enum { CU_FROM_REG, CU_FROM_MEM, CU_FROM_KEPT, CU_AGAIN = 4 };
     X(gemma_moe_out8, 8, 3072, M_(RMSNORM), M_(MOE_SUM), R_(RMSNORM), P_(ADD), R_(RMSNORM), R_(ADD), R_(SCALE), R_(RMSNORM), R_(QUANT))
 
 /* Chains of a step's only row, which the thread blocks of a cluster share (row_clusters.cu): X(kernel, branches, ops...). A branch, up to three,
- * is a set of ops, by bits, that ends with a quantisation; each has a cluster of its own. */
+ * is a set of ops, by bits, that ends with a quantisation, or has none; each has a cluster of its own. */
 #define CU_CLUSTERS(X)                                                                                                         \
     X(quant, 1, 0, 0, M_(QUANT))                                                                                               \
     X(norm_quant, 3, 0, 0, M_(RMSNORM), R_(QUANT))                                                                             \
@@ -309,11 +309,15 @@ enum { CU_FROM_REG, CU_FROM_MEM, CU_FROM_KEPT, CU_AGAIN = 4 };
     X(glu_had_quant, 7, 0, 0, M_(GLU), R_(HADAMARD), R_(QUANT))                                                                \
     X(moe_norm_quant, 31, 0, 0, M_(MOE_SUM), R_(ADD), R_(ADD_GATED), R_(RMSNORM), R_(QUANT))                                   \
     X(norm_add_norm_quant, 15, 0, 0, M_(RMSNORM), R_(ADD), R_(RMSNORM), R_(QUANT))                                             \
-    X(gemma_moe_in, 15, 115, 387, M_(RMSNORM), R_(ADD), R_(RMSNORM), R_(QUANT), K_(RMSNORM), R_(SCALE), R_(QUANT), K_(RMSNORM), R_(QUANT))
+    X(gemma_moe_in, 15, 115, 387, M_(RMSNORM), R_(ADD), R_(RMSNORM), R_(QUANT), K_(RMSNORM), R_(SCALE), R_(QUANT), K_(RMSNORM), R_(QUANT)) \
+    X(gemma_moe_out, 511, 0, 0, M_(RMSNORM), M_(MOE_SUM), R_(RMSNORM), P_(ADD), R_(RMSNORM), R_(ADD), R_(SCALE), R_(RMSNORM), R_(QUANT)) \
+    X(gemma_moe_end, 127, 0, 0, M_(RMSNORM), M_(MOE_SUM), R_(RMSNORM), P_(ADD), R_(RMSNORM), R_(ADD), R_(SCALE))                \
+    X(moe, 7, 0, 0, M_(MOE_SUM), R_(ADD), R_(ADD_GATED))
 enum { CU_CLUSTER_MOST = 8, CU_CLUSTER_PART = 2048, CU_CLUSTER_WIDTH = 4096 }; /* thread blocks; elements of a part, and of a row whose squares are summed */
-/* A block's shared memory: barriers; what warps tell, twice; some words; one or two rows whose squares are summed, when there are norms; the part;
- * and the parts that a Hadamard block mixes. */
-enum { CU_CLUSTER_WORDS = 2 * CU_FEW_OPS * 8, CU_CLUSTER_NORM = CU_CLUSTER_WORDS + 2 * 64 * 8, CU_CLUSTER_ROWS = CU_CLUSTER_NORM + 32 };
+/* A block's shared memory: barriers; what warps tell, twice; some words; up to three rows whose squares are summed, when there are norms; the part;
+ * and for each stride of a Hadamard block that parts share what another part has. */
+enum { CU_CLUSTER_TELLERS = 64, CU_CLUSTER_WORDS = 2 * CU_FEW_OPS * 8, CU_CLUSTER_NORM = CU_CLUSTER_WORDS + 2 * CU_CLUSTER_TELLERS * 8, CU_CLUSTER_ROWS = CU_CLUSTER_NORM + 32 };
+#define CU_CLUSTER_MINE(part) (4 * ((part) + (part) / 32 * 4 + (part) / 2048 * 16))
 
 /* Attention. Tiles of up to 16 queries: `tile_rows` rows of one session times `heads_per_tile` query heads of one KV head. Block
  * results go to part when it is not NULL (blocks shared among thread blocks, merged by a second kernel), else to out. */

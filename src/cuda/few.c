@@ -147,7 +147,7 @@ static bool find_shape(maker *m)
         m->a->inverse = power_of_two(width) ? 1.0f / (float)width : 0;
         m->per = 8;
         m->threads = m->a->width / 8;
-        return true;
+        return m->a->n_parts * m->threads / 32 <= CU_CLUSTER_TELLERS;
     }
     if (!m->n_chain) return m->a->has_route && !m->a->side_mask && m->wanted < 0;
     if (!(m->a->n_parts = parts_of(m, width))) return false;
@@ -455,7 +455,9 @@ static bool make_cluster(maker *m, cu_few *f)
     if (c->kernel == CU_K_CLUSTER_glu_quant && m->a->whole <= CU_FEW_WIDTH) return false; /* two of them may share a launch */
     f->kernel = c->kernel;
     f->threads = m->threads;
-    f->shared = CU_CLUSTER_ROWS + (norms > 1 ? 2 : norms) * CU_FEW_ROOM(m->a->n_parts * m->a->width) * 128 + 4 * m->a->width + mixed * 4 * m->a->width;
+    bool early = m->n_chain > 2 && m->a->o[0].kind == CB_RMSNORM && m->a->o[1].kind == CB_MOE_SUM; /* two rows are summed at a time */
+    int rooms = early && m->a->n_parts > 1 ? 3 : norms > 1 ? 2 : norms;
+    f->shared = CU_CLUSTER_ROWS + rooms * CU_FEW_ROOM(m->a->n_parts * m->a->width) * 128 + CU_CLUSTER_MINE(m->a->width) + mixed / 2 * 4 * m->a->width;
     f->cluster = m->a->n_parts;
     f->y = c->branches + (m->n_side != 0);
     return f->shared <= m->d->max_shared - 8192 && f->shared <= CU_ROW_SHARED;

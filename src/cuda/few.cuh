@@ -48,11 +48,23 @@ template <int E> __device__ __forceinline__ void load(float (&u)[E], const float
     }
 }
 
+/* The same if `now`, else zeros; without a jump, so that the code is there when it is (row_chains.cu). */
+template <int E> __device__ __forceinline__ void load_if(float (&u)[E], const float *p, bool now)
+{
+#pragma unroll
+    for (int q = 0; q < E; q += 4) {
+        float4 x = get_float4(p + q, now);
+        u[q] = x.x;
+        u[q + 1] = x.y;
+        u[q + 2] = x.z;
+        u[q + 3] = x.w;
+    }
+}
+
 /* This thread's share of row `row` of a value that launches make; and of a vector of the model. */
 template <int E> __device__ __forceinline__ void fetch(const chain<E> &c, float (&u)[E], const float *p, int row, int stride)
 {
-    each<E>([&](int i) { u[i] = 0; });
-    if (c.live && c.e < c.n) load(u, p + (size_t)row * stride + c.first + c.e);
+    load_if(u, p + (size_t)row * stride + c.first + c.e, c.live && c.e < c.n);
 }
 template <int E> __device__ __forceinline__ void fetch_vector(const chain<E> &c, float (&u)[E], const float *p)
 {
@@ -71,10 +83,9 @@ template <int E> __device__ __forceinline__ void embed(const chain<E> &c, float 
 /* What an op hands to other launches. */
 template <int E> __device__ __forceinline__ void hand_out(const chain<E> &c, const cu_few_op &o)
 {
-    if (!o.out || !c.live || c.e >= c.n) return;
     float *y = o.out + (size_t)c.row * o.out_stride + c.first + c.e;
 #pragma unroll
-    for (int q = 0; q < E; q += 4) *(float4 *)(y + q) = make_float4(c.v[q], c.v[q + 1], c.v[q + 2], c.v[q + 3]);
+    for (int q = 0; q < E; q += 4) put_float4((float4 *)(y + q), make_float4(c.v[q], c.v[q + 1], c.v[q + 2], c.v[q + 3]), o.out && c.live && c.e < c.n);
 }
 
 /* ---- the row where all threads see it ---- */
@@ -249,7 +260,9 @@ __device__ __forceinline__ float steps_of(float most)
 /* The numbers of a group, which `lanes` neighbouring lanes share; m: bits of its largest magnitude. */
 template <int E> __device__ __forceinline__ void fix(const float (&u)[E], uint32_t m, int lanes, ints<E> &r)
 {
-    float most = __uint_as_float(m), inv = most < CB_TINY ? 0 : steps_of(most < CB_TINY ? CB_TINY : most);
+    float most = __uint_as_float(m), inv = steps_of(most < CB_TINY ? CB_TINY : most);
+    forget(inv); /* not only where it is wanted */
+    inv = most < CB_TINY ? 0 : inv;
     r.dx = most < CB_TINY ? 0 : most * CB_XI_INV;
     r.sum = 0;
     each<E>([&](int i) {
@@ -263,33 +276,25 @@ template <int E> __device__ __forceinline__ void fix(const float (&u)[E], uint32
     }
 }
 
-/* Bytes to planes that are 64 bytes apart, pack of them; p: place of the first. */
-template <int E> __device__ __forceinline__ void put_planes(int8_t *p, int pack, const uint32_t (&w)[E / 4])
+/* Bytes to planes that are 64 bytes apart, pack of them, if `now`; p: place of the first. Without jumps: all this code is fetched ahead. */
+template <int E> __device__ __forceinline__ void put_planes(int8_t *p, int pack, const uint32_t (&w)[E / 4], bool now)
 {
     if constexpr (E == 8) {
         uint32_t a = __byte_perm(w[0], w[1], pack == 1 ? 0x3210 : pack == 2 ? 0x6420 : 0x5140);
         uint32_t b = __byte_perm(w[0], w[1], pack == 1 ? 0x7654 : pack == 2 ? 0x7531 : 0x7362);
-        if (pack < 4) {
-            *(uint32_t *)p = a;
-            *(uint32_t *)(p + (pack == 1 ? 4 : 64)) = b;
-        } else {
-            *(uint16_t *)p = (uint16_t)a;
-            *(uint16_t *)(p + 64) = (uint16_t)(a >> 16);
-            *(uint16_t *)(p + 128) = (uint16_t)b;
-            *(uint16_t *)(p + 192) = (uint16_t)(b >> 16);
-        }
+        put_u32(p, a, now && pack < 4);
+        put_u32(p + (pack == 1 ? 4 : 64), b, now && pack < 4);
+        put_u16(p, a, now && pack == 4);
+        put_u16(p + 64, a >> 16, now && pack == 4);
+        put_u16(p + 128, b, now && pack == 4);
+        put_u16(p + 192, b >> 16, now && pack == 4);
     } else {
         uint32_t a = __byte_perm(w[0], 0, pack == 2 ? 0x3120 : 0x3210);
-        if (pack == 1) *(uint32_t *)p = a;
-        else if (pack == 2) {
-            *(uint16_t *)p = (uint16_t)a;
-            *(uint16_t *)(p + 64) = (uint16_t)(a >> 16);
-        } else {
-            p[0] = (int8_t)a;
-            p[64] = (int8_t)(a >> 8);
-            p[128] = (int8_t)(a >> 16);
-            p[192] = (int8_t)(a >> 24);
-        }
+        put_u32(p, a, now && pack == 1);
+        put_u16(p, a, now && pack == 2);
+        put_u16(p + 64, a >> 16, now && pack == 2);
+        if (now && pack == 4)
+            for (int i = 0; i < 4; i++) p[64 * i] = (int8_t)(a >> 8 * i);
     }
 }
 
@@ -297,7 +302,7 @@ template <int E> __device__ __forceinline__ void put_planes(int8_t *p, int pack,
  * halves, and those of the low ones behind them. */
 template <int E> __device__ __forceinline__ void put(const chain<E> &c, const cu_planes &q, int row, int e, const ints<E> &r)
 {
-    int in = e & (64 * q.pack - 1);
+    int in = e & (64 * q.pack - 1), g = row * q.n_groups + (e >> (31 - __clz(q.group)));
     int8_t *p = q.planes + (size_t)row * q.stride + 2 * (e - in) + (in >> (q.pack >> 1));
     uint32_t hi[E / 4], lo[E / 4];
 #pragma unroll
@@ -306,15 +311,11 @@ template <int E> __device__ __forceinline__ void put(const chain<E> &c, const cu
         lo[k] = __byte_perm(__byte_perm(t[0], t[1], 0x0040), __byte_perm(t[2], t[3], 0x0040), 0x5410);
         hi[k] = __byte_perm(__byte_perm(t[0] + 128, t[1] + 128, 0x0051), __byte_perm(t[2] + 128, t[3] + 128, 0x0051), 0x5410);
     }
-    touch((uint64_t)p + hi[0] + lo[E / 4 - 1]); /* fetch the code of all this in any case */
-    if (!c.live || 2 * e >= q.stride) return;
-    put_planes<E>(p, q.pack, hi);
-    put_planes<E>(p + 64 * q.pack, q.pack, lo);
-    if (c.e < c.a.width && (e & (q.group - 1)) == 0) {
-        int g = row * q.n_groups + (e >> (31 - __clz(q.group)));
-        q.dx[g] = r.dx;
-        q.xs[g] = r.dx * (float)r.sum;
-    }
+    bool now = c.live && 2 * e < q.stride, scale = now && c.e < c.a.width && (e & (q.group - 1)) == 0;
+    put_planes<E>(p, q.pack, hi, now);
+    put_planes<E>(p + 64 * q.pack, q.pack, lo, now);
+    put_u32(q.dx + g, __float_as_uint(r.dx), scale);
+    put_u32(q.xs + g, __float_as_uint(r.dx * (float)r.sum), scale);
 }
 
 /* ---- does a row have a remainder? ---- */
@@ -445,7 +446,7 @@ template <bool PARTS, int E> __device__ __forceinline__ void quant(chain<E> &c, 
             if (PARTS && c.a.n_parts > 1) more = c.live && ends_row(c, o, n);
             else {
                 more = has_remainder(c, *o);
-                for (int k = 0; k < n && threadIdx.x == 0 && c.live; k++) o[k].u.q.flag[c.row] = more;
+                for (int k = 0; k < n; k++) put_u32(o[k].u.q.flag + c.row, more, threadIdx.x == 0 && c.live);
             }
             left = !more ? 0 : PARTS ? c.a.n_parts : 1;
         }
@@ -465,6 +466,8 @@ template <bool PARTS, int E> __device__ __forceinline__ void quant(chain<E> &c, 
 
 /* ---- element by element ---- */
 
+__device__ __noinline__ float divide_slowly(float a, float b) { return a / b; }
+
 /* a / b as IEEE has it: the steps are those of the compiler's own division, which has a branch for what leaves the normal range in each. Here
  * E of them stand side by side and one question is asked for all: no power of two between 2^-63 and 2^63 takes anything out of it. */
 template <int E> __device__ __forceinline__ void divide(float (&q)[E], const float (&a)[E], const float (&b)[E])
@@ -478,14 +481,7 @@ template <int E> __device__ __forceinline__ void divide(float (&q)[E], const flo
         float t = a[i] * r;
         q[i] = cb_fma(cb_fma(-b[i], t, a[i]), r, t);
     });
-    else
-#pragma unroll 1
-        for (int i = 0; i < E; i++) {
-            float x = 0, y = 1; /* registers have no index */
-            each<E>([&](int k) { if (k == i) x = a[k], y = b[k]; });
-            x = x / y;
-            each<E>([&](int k) { if (k == i) q[k] = x; });
-        }
+    else each<E>([&](int i) { q[i] = divide_slowly(a[i], b[i]); });
 }
 
 /* All activations are a division by 1 + e^something (kernels/num.h). */
@@ -513,11 +509,10 @@ template <int N, int E> __device__ __forceinline__ void moe_sum(chain<E> &c, con
     each<E>([&](int i) { c.v[i] = 0; });
     for (; j + N <= o.n; j += N) {
         float weight = c.live ? w[j + threadIdx.x % N] : 0, u[N][E]; /* one register for all weights */
-        if (__builtin_expect(c.live, 1)) each<N>([&](int k) {
-            load(u[k], y);
+        each<N>([&](int k) {
+            load_if(u[k], y, c.live);
             y += stride;
         });
-        else each<N>([&](int k) { each<E>([&](int i) { u[k][i] = 0; }); });
         each<N>([&](int k) {
             float by = __shfl_sync(FULL, weight, k);
             each<E>([&](int i) { c.v[i] = cb_fma(by, u[k][i], c.v[i]); });

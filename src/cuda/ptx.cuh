@@ -62,6 +62,31 @@ __device__ __forceinline__ void put_float4(float4 *p, float4 v, bool now)
                  "r"((uint32_t)now) : "memory");
 }
 
+/* *p becomes v where that is less. */
+__device__ __forceinline__ void put_least(int *p, int v, bool now)
+{
+    asm volatile("{.reg .pred p;\nsetp.ne.u32 p,%2,0;\n@p red.global.min.s32 [%0],%1;}" ::"l"(p), "r"(v), "r"((uint32_t)now) : "memory");
+}
+
+/* ---- loads likewise: zeros if not `now` ---- */
+
+__device__ __forceinline__ float4 get_float4(const float *p, bool now)
+{
+    float4 v;
+    asm volatile("{.reg .pred p;\nsetp.ne.u32 p,%5,0;\nmov.f32 %0,0f00000000;\nmov.f32 %1,0f00000000;\nmov.f32 %2,0f00000000;\nmov.f32 %3,0f00000000;\n"
+                 "@p ld.global.v4.f32 {%0,%1,%2,%3},[%4];}"
+                 : "=&f"(v.x), "=&f"(v.y), "=&f"(v.z), "=&f"(v.w) : "l"(p), "r"((uint32_t)now) : "memory");
+    return v;
+}
+__device__ __forceinline__ float get_float(const float *p, bool now)
+{
+    float v;
+    asm volatile("{.reg .pred p;\nsetp.ne.u32 p,%2,0;\nmov.f32 %0,0f00000000;\n@p ld.global.f32 %0,[%1];}" : "=&f"(v) : "l"(p), "r"((uint32_t)now) : "memory");
+    return v;
+}
+/* Ends this thread if `now`, in place of a jump to the end. */
+__device__ __forceinline__ void leave(bool now) { asm volatile("{.reg .pred p;\nsetp.ne.u32 p,%0,0;\n@p exit;}" ::"r"((uint32_t)now) : "memory"); }
+
 /* ---- products of 16x32 and 32x8 bytes, and of 16x16 and 16x8 bf16 ---- */
 
 __device__ __forceinline__ void mma_u8s8(int (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1)
@@ -133,6 +158,8 @@ __device__ __forceinline__ int held(int v, uint32_t at)
     return v;
 }
 __device__ __forceinline__ float held(float v, uint32_t at) { return __int_as_float(held(__float_as_int(v), at)); }
+/* v, but not before `first` is known; zero: a 0 that the compiler does not know of (held). */
+__device__ __forceinline__ uint32_t after(uint32_t v, float first, uint32_t zero) { return v | (__float_as_uint(first) & zero); }
 /* A value that is to be known by now. */
 __device__ __forceinline__ void touch(uint64_t v) { asm volatile("" ::"l"(v)); }
 
@@ -290,9 +317,11 @@ __device__ __forceinline__ void send16(uint32_t to, float a, float b, float c, f
 {
     asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0],{%1,%2,%3,%4},[%5];" ::"r"(to), "f"(a), "f"(b), "f"(c), "f"(d), "r"(barrier) : "memory");
 }
-__device__ __forceinline__ void send8(uint32_t to, uint32_t a, uint32_t b, uint32_t barrier)
+__device__ __forceinline__ void send8(uint32_t to, uint32_t a, uint32_t b, uint32_t barrier, bool now = true)
 {
-    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.u32 [%0],{%1,%2},[%3];" ::"r"(to), "r"(a), "r"(b), "r"(barrier) : "memory");
+    asm volatile("{.reg .pred p;\nsetp.ne.u32 p,%4,0;\n@p st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.u32 [%0],{%1,%2},[%3];}" ::"r"(to), "r"(a), "r"(b),
+                 "r"(barrier), "r"((uint32_t)now)
+                 : "memory");
 }
 __device__ __forceinline__ float cluster_float(uint32_t at)
 {

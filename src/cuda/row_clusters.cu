@@ -35,6 +35,14 @@ template <int... LINKS> struct ops {
         for (int j = 0; j < i; j++) k += sums(mask, j);
         return k;
     }
+    /* Is the first norm's row one that the next op does not take, so that its squares are summed beside those of a later norm? */
+    __device__ static constexpr bool early() { return n > 2 && kind(0) == CB_RMSNORM && from(0) == CU_FROM_MEM && from(1) == CU_FROM_MEM && kind(2) == CB_RMSNORM; }
+    __device__ static constexpr int before(int what, int i)
+    {
+        int k = 0;
+        for (int j = 0; j < i; j++) k += kind(j) == what;
+        return k;
+    }
     /* How many quantisations from number i on have the same numbers. */
     __device__ static constexpr int same(int i)
     {
@@ -61,11 +69,13 @@ struct part : chain<E> {
     int round;          /* 0: ahead, 1: with the row */
     uint32_t at;        /* of the shared memory */
     uint32_t rows, room; /* of rows whose squares are summed: where, and bytes of each */
-    uint32_t mine, theirs; /* for Hadamard blocks */
+    uint32_t mine, theirs; /* for Hadamard blocks: this part, and what others' halves of strides are */
+    int *bad;           /* for reports */
     uint32_t words, bells; /* of the thread block with this lane's number: where this warp's words go, and the barriers */
 };
 
 __device__ __forceinline__ uint32_t own_word(const part &p) { return p.at + CU_CLUSTER_ROWS + 4 * threadIdx.x; } /* before anything else is there */
+/* Of an op; a Hadamard block that four parts share has another one, behind those of all ops. */
 __device__ __forceinline__ uint32_t barrier_of(const part &p, int op) { return p.at + 8 * (CU_FEW_OPS * p.round + op); }
 /* A part is a multiple of 256 elements: a place is the part's and a constant. */
 __device__ __forceinline__ uint32_t row_place(int e) { return 4 * place(e); }
@@ -93,7 +103,7 @@ struct input {
     const float *x, *b, *gate;
     float *out;
     float v[E], u[E], w[E], one, f;
-    int n, mixed;       /* mixed: parts that share a Hadamard block */
+    int n, mixed, wide; /* mixed: parts that share a Hadamard block; wide: strides of it from 256 on within the part */
     float others[WIDEST - 1][E]; /* parts of a row whose squares are summed, from the next rank on */
 };
 
@@ -111,7 +121,10 @@ template <class O, int MASK, int I> __device__ __forceinline__ void load_constan
     if constexpr (O::from(I) == CU_FROM_MEM && K != CB_MOE_SUM) hold(in.x = o.x + e);
     if constexpr ((K == CB_ADD && O::from(I) != CU_FROM_KEPT) || K == CB_ADD_GATED || K == CB_GLU) hold(in.b = o.b + e);
     if constexpr (K == CB_ADD_GATED) hold(in.gate = o.w);
-    if constexpr (K == CB_HADAMARD) in.mixed = held(max(o.n / p.a.width, 1), own_word(p));
+    if constexpr (K == CB_HADAMARD) {
+        in.mixed = held(max(o.n / p.a.width, 1), own_word(p));
+        in.wide = held(23 - __clz(min(o.n, p.a.width)), own_word(p));
+    }
     if constexpr (K == CB_HADAMARD || K == CB_RMSNORM) {
         each<E>([&](int i) { in.w[i] = 1; }); /* times which a number stays as it is */
         if (o.w) fetch_vector(p, in.w, o.w);
@@ -124,95 +137,108 @@ template <class O, int MASK, int I> __device__ __forceinline__ void load_row(con
     constexpr int K = O::kind(I);
     if constexpr (!(MASK >> I & 1)) return;
     bool here = p.live && p.e < p.n;
-    if constexpr (O::from(I) == CU_FROM_MEM && K != CB_MOE_SUM) {
-        each<E>([&](int i) { in.v[i] = 0; });
-        if (here) load(in.v, in.x);
-    }
+    if constexpr (O::from(I) == CU_FROM_MEM && K != CB_MOE_SUM) load_if(in.v, in.x, here);
     if constexpr (O::from(I) == CU_FROM_MEM && K == CB_RMSNORM)
 #pragma unroll
         for (int k = 1; k < WIDEST; k++) {
             int other = p.rank + k < p.parts ? k : k - p.parts;
-            each<E>([&](int i) { in.others[k - 1][i] = 0; });
-            if (p.live && k < p.parts && p.first + p.e + other * p.width < p.whole) load(in.others[k - 1], in.x + other * p.width);
+            load_if(in.others[k - 1], in.x + other * p.width, p.live && k < p.parts && p.first + p.e + other * p.width < p.whole);
         }
-    if constexpr ((K == CB_ADD && O::from(I) != CU_FROM_KEPT) || K == CB_ADD_GATED || K == CB_GLU) {
-        each<E>([&](int i) { in.u[i] = 0; });
-        if (here) load(in.u, in.b);
-    }
+    if constexpr ((K == CB_ADD && O::from(I) != CU_FROM_KEPT) || K == CB_ADD_GATED || K == CB_GLU) load_if(in.u, in.b, here);
     if constexpr (K == CB_ADD_GATED) in.one = p.live ? *in.gate : 0;
     if constexpr (K == CB_EMBED) embed(p, in.v, o);
 }
 
 /* ---- norms ---- */
 
-/* What the row is multiplied by. Every thread block adds up all of it: the order is fixed. MEMORY: it has loaded the row; else parts send theirs. */
-template <bool MEMORY> __device__ __forceinline__ void sum_up(part &p, const input &in, int op, int number)
+/* A row from memory, all of it, to where its squares are summed up. */
+__device__ __forceinline__ void put_row(const part &p, const input &in, uint32_t row)
 {
-    uint32_t row = p.rows + (number & 1) * p.room, inv = p.at + CU_CLUSTER_NORM + 4 * (number & 1);
     int e = p.first + p.e;
-    if constexpr (MEMORY) {
-        put8(row + row_place(e), p.v, 16);
+    put8(row + row_place(e), in.v, 16);
 #pragma unroll
-        for (int k = 1; k < WIDEST; k++)
-            if (k < p.parts) put8(row + row_place(e + (p.rank + k < p.parts ? k : k - p.parts) * p.width), in.others[k - 1], 16);
-        __syncthreads();
-    } else {
-        uint32_t to = row + row_place(e), b = barrier_of(p, op);
+    for (int k = 1; k < WIDEST; k++)
+        if (k < p.parts) put8(row + row_place(e + (p.rank + k < p.parts ? k : k - p.parts) * p.width), in.others[k - 1], 16);
+}
+
+/* This part of a row to where all parts sum up its squares. What goes to others is what takes time: 12 to 16 bytes a cycle. */
+__device__ __forceinline__ void share_row(const part &p, uint32_t row, uint32_t barrier)
+{
+    uint32_t at = row + row_place(p.first + p.e);
+    put8(at, p.v, 16);
 #pragma unroll 1
-        for (int k = 0; k < p.parts; k++) send(of_rank(to, k), p.v, 16, of_rank(b, k));
+    for (int k = 1; k < p.parts; k++) {
+        int other = p.rank + k < p.parts ? p.rank + k : p.rank + k - p.parts;
+        send(of_rank(at, other), p.v, 16, of_rank(barrier, other));
     }
-    if (threadIdx.x < 32) {
-        if constexpr (!MEMORY) barrier_wait(barrier_of(p, op), 0);
-        float ss = squares(p.shared + (row - p.at) / 4, p.whole);
+}
+
+/* Where row number `number` is summed up; and the one that a later norm sums up too, out of the way of what others send for the norm behind that. */
+__device__ __forceinline__ uint32_t room_of(const part &p, int number) { return p.rows + (number & 1) * p.room; }
+__device__ __forceinline__ uint32_t early_room(const part &p) { return p.rows + (p.parts > 1 ? 2 : 0) * p.room; }
+
+/* What the row is multiplied by. Every thread block adds up all of it: the order is fixed. MEMORY: it has loaded the row; else parts send theirs.
+ * TWO: also of the early row, by the second warp. */
+template <bool MEMORY, bool TWO> __device__ __forceinline__ void sum_up(part &p, const input &in, int op, int number, float early_eps, float &early)
+{
+    uint32_t row = room_of(p, number), inv = p.at + CU_CLUSTER_NORM + 4 * (number & 1);
+    if constexpr (MEMORY) put_row(p, in, row);
+    else share_row(p, row, barrier_of(p, op));
+    __syncthreads();
+    if (threadIdx.x < (TWO ? 64 : 32)) {
+        bool first = !TWO || threadIdx.x < 32;
+        if (!MEMORY && first && p.parts > 1) barrier_wait(barrier_of(p, op), 0);
+        float ss = squares(p.shared + ((first ? row : early_room(p)) - p.at) / 4, p.whole);
         float mean = __builtin_expect(p.inverse != 0, 1) ? ss * p.inverse : ss / (float)p.whole;
-        float by = 1.0f / sqrtf(mean + in.f);
-        if (threadIdx.x == 0) sts_float(inv, by);
+        float by = 1.0f / sqrtf(mean + (first ? in.f : early_eps));
+        if (threadIdx.x % 32 == 0) sts_float(first ? inv : p.at + CU_CLUSTER_NORM + 12, by);
     }
     __syncthreads();
     p.inv = lds_float(inv);
+    if (TWO) early = lds_float(p.at + CU_CLUSTER_NORM + 12);
 }
 
 /* ---- Hadamard ---- */
 
-/* Of partial results of two or four thread blocks, `step` bytes apart, the sums and differences that end at those of number `me`. */
-__device__ __forceinline__ void join(float (&v)[E], uint32_t at, uint32_t step, uint32_t second, int me, int n)
+/* One stride of a Hadamard block whose other half another part has. */
+__device__ __forceinline__ void across_parts(part &p, int bit, uint32_t from, uint32_t barrier)
 {
-    float first = me & 1 ? -1.0f : 1.0f, next = me & 2 ? -1.0f : 1.0f;
-    float a[E], b[E];
-    get8(v, at, second);
-    get8(a, at + step, second);
-    each<E>([&](int i) { v[i] = cb_fma(a[i], first, v[i]); });
-    if (n == 2) return;
-    get8(a, at + 2 * step, second);
-    get8(b, at + 3 * step, second);
-    each<E>([&](int i) { v[i] = cb_fma(cb_fma(b[i], first, a[i]), next, v[i]); });
+    uint32_t at = from + 16 * threadIdx.x, half = 2 * p.width; /* bytes of half of the part's elements */
+    int other = p.rank ^ bit;
+    float sign = p.rank & bit ? -1.0f : 1.0f, u[E];
+    send(of_rank(at, other), p.v, half, of_rank(barrier, other));
+    barrier_wait(barrier, 0);
+    get8(u, at, half);
+    each<E>([&](int i) { p.v[i] = cb_fma(p.v[i], sign, u[i]); });
 }
 
-/* Strides ascend: within a thread, a warp, the thread block, the cluster, of which n parts share a block. Blocks are of 256 elements or more. Rolled up: code costs more than loops. */
-__device__ __forceinline__ void rotate(part &p, int block, int n, int op)
+/* Strides ascend: of a thread's neighbours; of a warp's 256; of the part, 256 apart; of parts. Between them a thread's values change places in shared
+ * memory, where each pass stores to where it has loaded. */
+__device__ __forceinline__ void rotate(part &p, int wide, int n, uint32_t barrier, uint32_t second)
 {
-    int width = p.width, t = threadIdx.x;
-    uint32_t half = 2 * width; /* bytes of half of the part's elements */
+    int lane = threadIdx.x % 32, t = threadIdx.x;
+    uint32_t own = p.mine + 4 * place(8 * t), at = p.mine + 4 * place(8 * (t - lane) + (lane >> 3) * 64 + (lane & 7));
     cross(p.v, 1, E);
-#pragma unroll 1
-    for (int w = 1; w < 32; w *= 2) across(p.v, w);
-#pragma unroll 1
-    for (int w = 32; E * w < block && E * w < width; w *= 2) {
-        float sign = t & w ? -1.0f : 1.0f, other[E];
-        put8(p.mine + 16 * t, p.v, half);
+    put8(own, p.v, 16);
+    __syncwarp();
+    each<E>([&](int k) { p.v[k] = lds_float(at + 4 * place(8 * k)); });
+    cross(p.v, 1, E);
+    across(p.v, 8);
+    across(p.v, 16);
+    each<E>([&](int k) { sts_float(at + 4 * place(8 * k), p.v[k]); });
+    if (wide > 0) {
+        at = p.mine + 4 * place((t & ((32 << wide) - 1)) + (t >> (5 + wide)) * (256 << wide));
+        uint32_t next = 4 * (wide > 1 ? place(512) : place(64)), last = 4 * (wide > 2 ? place(1024) : place(128));
+        auto of = [&](int k) { return at + (k & 1) * 4 * place(256) + (k >> 1 & 1) * next + (k >> 2) * last; };
         __syncthreads();
-        get8(other, p.mine + 16 * (t ^ w), half);
-        each<E>([&](int i) { p.v[i] = cb_fma(p.v[i], sign, other[i]); });
-        __syncthreads();
-    }
-    if (n > 1) {
-        int me = p.rank & (n - 1);
-        uint32_t to = p.theirs + me * 2 * half + 16 * t, b = barrier_of(p, op);
+        each<E>([&](int k) { p.v[k] = lds_float(of(k)); });
+        cross(p.v, 1, 1 << wide);
 #pragma unroll 1
-        for (int k = p.rank - me; k < p.rank - me + n; k++) send(of_rank(to, k), p.v, half, of_rank(b, k));
-        barrier_wait(b, 0);
-        join(p.v, p.theirs + 16 * t, 2 * half, half, me, n);
-    }
+        for (int bit = 1; bit < n; bit *= 2) across_parts(p, bit, p.theirs + (bit >> 1) * 4 * p.width, bit == 1 ? barrier : second);
+        each<E>([&](int k) { sts_float(of(k), p.v[k]); });
+        __syncthreads();
+    } else __syncwarp();
+    get8(p.v, own, 16);
 }
 
 /* ---- fixed point ---- */
@@ -222,6 +248,7 @@ __device__ __forceinline__ void rotate(part &p, int block, int n, int op)
 struct target {
     int8_t *two[4];
     float *dx, *xs;
+    int32_t *flag;
     int low, order[2]; /* of bytes, for __byte_perm */
 };
 
@@ -230,6 +257,8 @@ struct numbers {
     int lanes;   /* of a group */
     float share;
     int asks;    /* a row may have a remainder */
+    int op;      /* for reports */
+    uint32_t zero; /* after() */
 };
 
 __device__ __forceinline__ target target_of(const part &p, const cu_planes &q)
@@ -246,9 +275,11 @@ __device__ __forceinline__ target target_of(const part &p, const cu_planes &q)
     t.xs = q.xs + g;
     hold(t.dx);
     hold(t.xs);
+    t.flag = p.rank == 0 && threadIdx.x == 0 ? q.flag : NULL;
+    hold(t.flag);
     t.low = held(64 * pack, own_word(p));
-    t.order[0] = pack == 1 ? 0x3210 : pack == 2 ? 0x6420 : 0x5140;
-    t.order[1] = pack == 1 ? 0x7654 : pack == 2 ? 0x7531 : 0x7362;
+    t.order[0] = held(pack == 1 ? 0x3210 : pack == 2 ? 0x6420 : 0x5140, own_word(p));
+    t.order[1] = held(pack == 1 ? 0x7654 : pack == 2 ? 0x7531 : 0x7362, own_word(p));
     return t;
 }
 
@@ -261,38 +292,46 @@ __device__ __forceinline__ void put(const part &p, const target &t, const ints<E
         lo[k] = __byte_perm(__byte_perm(v[0], v[1], 0x0040), __byte_perm(v[2], v[3], 0x0040), 0x5410);
         hi[k] = __byte_perm(__byte_perm(v[0] + 128, v[1] + 128, 0x0051), __byte_perm(v[2] + 128, v[3] + 128, 0x0051), 0x5410);
     }
-    bool now = p.live && t.two[0];
+    bool now = p.live && t.two[0], scale = p.live && t.dx;
 #pragma unroll
     for (int k = 0; k < 2; k++) {
         uint32_t a = __byte_perm(hi[0], hi[1], t.order[k]), b = __byte_perm(lo[0], lo[1], t.order[k]);
-        if (now) {
-            *(uint16_t *)t.two[2 * k] = (uint16_t)a;
-            *(uint16_t *)t.two[2 * k + 1] = (uint16_t)(a >> 16);
-            *(uint16_t *)(t.two[2 * k] + t.low) = (uint16_t)b;
-            *(uint16_t *)(t.two[2 * k + 1] + t.low) = (uint16_t)(b >> 16);
-        }
+        put_u16(t.two[2 * k], a, now);
+        put_u16(t.two[2 * k + 1], a >> 16, now);
+        put_u16(t.two[2 * k] + t.low, b, now);
+        put_u16(t.two[2 * k + 1] + t.low, b >> 16, now);
     }
-    if (p.live && t.dx) *t.dx = r.dx, *t.xs = r.dx * (float)r.sum;
+    put_u32(t.dx, __float_as_uint(r.dx), scale);
+    put_u32(t.xs, __float_as_uint(r.dx * (float)r.sum), scale);
 }
 
-/* What all warps told. */
+/* What all warps told. Four lanes take a pair of warps' words each at a time. */
 __device__ __forceinline__ void hear(const part &p, int op, uint32_t &most, float &sum)
 {
-    int n = p.parts * p.warps;
-    uint32_t at = p.at + CU_CLUSTER_WORDS + 512 * p.round;
-    most = 0;
-    sum = 0;
+    enum { AT_ONCE = 2 };
+    int n = p.parts * p.warps, lane = 2 * (threadIdx.x & 3);
+    uint32_t at = p.at + CU_CLUSTER_WORDS + 8 * CU_CLUSTER_TELLERS * p.round + 8 * lane, m[2] = {0, 0};
+    float s[2] = {0, 0};
     barrier_wait(barrier_of(p, op), 0);
 #pragma unroll 1
-    for (int i = threadIdx.x & 31; i < n; i += 32) {
-        uint32_t v[2];
-        lds<2>(v, at + 8 * i);
-        most = max(most, v[0]);
-        sum += __uint_as_float(v[1]);
+    for (int i = lane; i < n; i += 8 * AT_ONCE, at += 64 * AT_ONCE) {
+        uint32_t v[AT_ONCE][4];
+        each<AT_ONCE>([&](int k) { lds<4>(v[k], at + 64 * k); }); /* there is room behind the words */
+        each<AT_ONCE>([&](int k) {
+            bool one = i + 8 * k < n, two = i + 8 * k + 1 < n;
+            m[0] = max(m[0], one ? v[k][0] : 0);
+            s[0] += one ? __uint_as_float(v[k][1]) : 0;
+            m[1] = max(m[1], two ? v[k][2] : 0);
+            s[1] += two ? __uint_as_float(v[k][3]) : 0;
+        });
     }
-    most = __reduce_max_sync(FULL, most);
+    most = max(m[0], m[1]);
+    sum = s[0] + s[1];
 #pragma unroll
-    for (int w = 1; w < 32; w *= 2) sum += __shfl_xor_sync(FULL, sum, w);
+    for (int w = 1; w < 4; w *= 2) {
+        most = max(most, __shfl_xor_sync(FULL, most, w));
+        sum += __shfl_xor_sync(FULL, sum, w);
+    }
 }
 
 /* Rarely: the comparison with the lane tree of squares of the row, of which all parts have put theirs at `row`, in halves of eight. word: for the answer. */
@@ -326,27 +365,33 @@ template <int N> __device__ __forceinline__ void quant(part &p, const cu_few_op 
         each<E>([&](int i) { sum[i & 1] = cb_fma(p.v[i], p.v[i], sum[i & 1]); });
         sum[0] += sum[1];
 #pragma unroll
-        for (int w = 1; w < 32; w *= 2) { /* side by side */
-            sum[0] += __shfl_xor_sync(FULL, sum[0], w);
-            uint32_t other = w < 128 / E ? __shfl_xor_sync(FULL, m, w) : 0;
+        for (int w = 1; w < 32; w *= 2) sum[0] += __shfl_xor_sync(FULL, sum[0], w);
+        bool asks = a.asks && !rests;
+        send8(p.words + 8 * CU_CLUSTER_TELLERS * p.round, most, __float_as_uint(sum[0]), p.bells + 8 * (CU_FEW_OPS * p.round + op), asks && p.words);
+        m = after(m, sum[0], a.zero); /* the rest of the way is longer with the others' words */
+#pragma unroll
+        for (int w = 1; w < 128 / E; w *= 2) {
+            uint32_t other = __shfl_xor_sync(FULL, m, w);
             m = max(m, w < a.lanes ? other : 0);
         }
-        bool asks = a.asks && !rests;
-        if (asks && p.words) send8(p.words + 512 * p.round, most, __float_as_uint(sum[0]), p.bells + 8 * (CU_FEW_OPS * p.round + op));
         ints<E> r;
         fix(p.v, m, a.lanes, r);
         each<N>([&](int k) { put(p, to[k], r); });
-        if (__builtin_expect(most >= 0x7f800000u, 0)) report_bad(p.a.step, o->op);
-        if (!asks) break;
+        if (!asks) {
+            put_least(p.bad, a.op, most >= 0x7f800000u);
+            break;
+        }
         hear(p, op, most, sum[1]);
         float energy = energy_of(most);
         int want = wants(energy, sum[1], a.share);
         bool more = want > 0;
-        if (__builtin_expect(want < 0, 0)) {
+        if (__builtin_expect(want < 0, 0)) { /* what is not finite is neither */
+            put_least(p.bad, a.op, most >= 0x7f800000u);
             put8(p.mine + 16 * threadIdx.x, p.v, 2 * p.width);
             more = look_closely(p.mine, p.width, p.whole, energy, a.share, p.at + CU_CLUSTER_NORM + 8);
         }
-        if (p.live && p.rank == 0 && threadIdx.x == 0) each<N>([&](int k) { o[k].u.q.flag[0] = more; });
+        each<N>([&](int k) { put_u32(to[k].flag, more, p.live && to[k].flag); });
+        leave(p.live && !more);
         if (__builtin_expect(!more, 1)) break;
         rests = true;
         each<N>([&](int k) {
@@ -364,9 +409,10 @@ template <int N> __device__ __forceinline__ void quant(part &p, const cu_few_op 
 
 /* kept: the value that later ops take once more. OUT: the ops whose results this branch hands out. */
 template <class O, int MASK, int OUT, int I>
-__device__ __forceinline__ void link(part &p, const cu_few_op *o, const input &in, const numbers &a, target (&to)[2], float (&kept)[E])
+__device__ __forceinline__ void link(part &p, const cu_few_op *o, const input (&all)[O::n], const numbers &a, target (&to)[2], float (&kept)[E])
 {
     constexpr int K = O::kind(I), FROM = O::from(I);
+    const input &in = all[I];
     if constexpr (!(MASK >> I & 1)) return;
     if constexpr ((FROM == CU_FROM_MEM && K != CB_MOE_SUM) || K == CB_EMBED) each<E>([&](int i) { p.v[i] = in.v[i]; });
     if constexpr (FROM == CU_FROM_KEPT && K != CB_ADD) each<E>([&](int i) { p.v[i] = kept[i]; });
@@ -375,13 +421,21 @@ __device__ __forceinline__ void link(part &p, const cu_few_op *o, const input &i
         return;
     }
     if constexpr (K == CB_RMSNORM) {
-        if constexpr (O::sums(MASK, I)) sum_up<FROM == CU_FROM_MEM>(p, in, I, O::sums_before(MASK, I));
+        constexpr bool TWO = O::early() && I == 2;
+        float early = 0;
+        if constexpr (O::early() && I == 0) {
+            put_row(p, in, early_room(p));
+            each<E>([&](int i) { kept[i] = p.v[i]; });
+            return;
+        }
+        if constexpr (O::sums(MASK, I)) sum_up<FROM == CU_FROM_MEM, TWO>(p, in, I, O::sums_before(MASK, I), all[0].f, early);
         each<E>([&](int i) { p.v[i] = (p.v[i] * p.inv) * in.w[i]; });
+        if constexpr (TWO) each<E>([&](int i) { kept[i] = (kept[i] * early) * all[0].w[i]; });
     }
     if constexpr (K == CB_HADAMARD) {
         constexpr bool BACK = I && O::kind(I - (I > 0)) == CB_EMBED; /* signs behind it: few.c */
         if constexpr (!BACK) each<E>([&](int i) { p.v[i] = p.v[i] * in.w[i]; });
-        rotate(p, in.n, in.mixed, I);
+        rotate(p, in.wide, in.mixed, barrier_of(p, I), barrier_of(p, O::n + O::before(CB_HADAMARD, I)));
         each<E>([&](int i) { p.v[i] = p.v[i] * in.f; });
         if constexpr (BACK) each<E>([&](int i) { p.v[i] = p.v[i] * in.w[i]; });
     }
@@ -395,26 +449,34 @@ __device__ __forceinline__ void link(part &p, const cu_few_op *o, const input &i
     if constexpr (K == CB_MOE_SUM) moe_sum<8>(p, *o);
     if constexpr (O::keeps())
         if (o->keep >= 0) each<E>([&](int i) { kept[i] = p.v[i]; });
-    if constexpr (OUT >> I & 1)
-        if (p.live && in.out) {
-            *(float4 *)in.out = make_float4(p.v[0], p.v[1], p.v[2], p.v[3]);
-            *(float4 *)(in.out + 4) = make_float4(p.v[4], p.v[5], p.v[6], p.v[7]);
-        }
+    if constexpr (OUT >> I & 1) {
+        put_float4((float4 *)in.out, make_float4(p.v[0], p.v[1], p.v[2], p.v[3]), p.live && in.out);
+        put_float4((float4 *)in.out + 1, make_float4(p.v[4], p.v[5], p.v[6], p.v[7]), p.live && in.out);
+    }
+}
+
+/* Rows whose squares are summed at a time. */
+template <class O, int MASK> __device__ __forceinline__ int rooms(int parts)
+{
+    constexpr int SUMS = O::sums_before(MASK, O::n);
+    return O::early() && parts > 1 ? 3 : SUMS > 1 ? 2 : SUMS;
 }
 
 /* Barriers, and how many bytes each waits for; zeros behind a row whose squares are summed. Then all parts know of each other. */
 template <class O, int MASK> __device__ __forceinline__ void prepare(const part &p)
 {
-    constexpr int SUMS = O::sums_before(MASK, O::n);
+    constexpr int LAST = O::n + O::before(CB_HADAMARD, O::n);
+    static_assert(LAST <= CU_FEW_OPS);
     int op = (int)threadIdx.x % CU_FEW_OPS, threads = blockDim.x;
-    if (threadIdx.x < 2 * CU_FEW_OPS && op < O::n) {
-        int kind = p.a.o[op].kind, parts = p.parts;
-        if (kind == CB_HADAMARD) parts = max(p.a.o[op].n / p.a.width, 1);
-        barrier_init(p.at + 8 * threadIdx.x, 1);
-        barrier_expect(p.at + 8 * threadIdx.x, (uint32_t)parts * (kind == CB_QUANT ? threads / 32 * 8 : threads * 32));
+    bool one = threadIdx.x < 2 * CU_FEW_OPS && op < LAST;
+    if (one) barrier_init(p.at + 8 * threadIdx.x, 1);
+    __syncwarp(); /* for racecheck, which takes one thread for another where each has its turn */
+    if (one) {
+        int kind = op < O::n ? p.a.o[op].kind : CB_HADAMARD, senders = kind == CB_QUANT ? p.parts : kind == CB_HADAMARD ? 1 : p.parts - 1;
+        barrier_expect(p.at + 8 * threadIdx.x, (uint32_t)senders * (kind == CB_QUANT ? threads / 32 * 8 : threads * 32));
     }
     int n = p.parts * p.a.width, end = (n + 511) / 512 * 512;
-    for (int k = 0; k < (SUMS > 1 ? 2 : SUMS); k++)
+    for (int k = 0; k < rooms<O, MASK>(p.parts); k++)
         for (int i = n + (int)threadIdx.x; i < end; i += threads) sts_float(p.rows + k * p.room + row_place(i), 0);
     cluster_begin();
 }
@@ -422,18 +484,19 @@ template <class O, int MASK> __device__ __forceinline__ void prepare(const part 
 template <class O, int MASK, int OUT, int... I> __device__ __forceinline__ void run(const cu_rows_few &a, float *shared, std::integer_sequence<int, I...>)
 {
 #if __CUDA_ARCH__ >= 900
-    constexpr int SUMS = O::sums_before(MASK, O::n);
     constexpr bool FIRST = O::kind(0) == CB_EMBED; /* of a step: there is nothing to wait for */
     int rank = cluster_rank(), e = E * (int)threadIdx.x, at = address(shared), own = at + CU_CLUSTER_ROWS + 4 * (int)threadIdx.x;
     part p = {{a, shared, *(told *)shared, 0, rank * a.width, e, min(a.width, a.whole - rank * a.width), 0, FIRST, 0, {}}, rank, held(a.n_parts, own), held(a.whole, own), held(a.inverse, own), held(a.width, own),
               held((int)(blockDim.x / 32), own), FIRST, (uint32_t)at};
     p.rows = p.at + CU_CLUSTER_ROWS;
     p.room = CU_FEW_ROOM(p.parts * a.width) * 128;
-    p.mine = p.rows + (SUMS > 1 ? 2 : SUMS) * p.room;
-    p.theirs = p.mine + 4 * a.width;
+    p.mine = p.rows + rooms<O, MASK>(p.parts) * p.room;
+    p.theirs = p.mine + CU_CLUSTER_MINE(a.width);
     int lane = threadIdx.x & 31, warp = threadIdx.x / 32;
     p.words = (lane < p.parts ? of_rank(p.at + CU_CLUSTER_WORDS + 8 * (rank * (int)(blockDim.x / 32) + warp), lane) : 0);
     p.bells = of_rank(p.at, lane < p.parts ? lane : 0);
+    p.bad = &a.step->bad_op;
+    hold(p.bad);
     input in[O::n];
     numbers sizes[O::n];
     target to[O::n][2];
@@ -442,7 +505,7 @@ template <class O, int MASK, int OUT, int... I> __device__ __forceinline__ void 
     ([&] {
         if constexpr (O::kind(I) == CB_QUANT && !O::again(I) && (MASK >> I & 1)) {
             for (int k = 0; k < O::same(I); k++) to[I][k] = target_of(p, a.o[I + k].u.q);
-            sizes[I] = {held(a.o[I].u.q.group / E, own), held(a.o[I].f, own), held((int)(a.o[I].u.q.flag != NULL), own)};
+            sizes[I] = {held(a.o[I].u.q.group / E, own), held(a.o[I].f, own), held((int)(a.o[I].u.q.flag != NULL), own), held(a.o[I].op, own), (uint32_t)held(0, own)};
         }
     }(), ...);
     prepare<O, MASK>(p);
@@ -452,7 +515,7 @@ template <class O, int MASK, int OUT, int... I> __device__ __forceinline__ void 
         else __syncthreads();
         if (p.live) pdl_wait();
         (load_row<O, MASK, I>(p, a.o[I], in[I]), ...);
-        (link<O, MASK, OUT, I>(p, a.o + I, in[I], sizes[I], to[I], kept), ...);
+        (link<O, MASK, OUT, I>(p, a.o + I, in, sizes[I], to[I], kept), ...);
         if (p.live) break;
     }
 #endif

@@ -109,7 +109,7 @@ static work *begin(int n, int parts, int per)
     k->a = (cu_rows_few){.step = &k->step, .join = k->join, .width = n / parts, .n_parts = parts, .inverse = n & (n - 1) ? 0 : 1.0f / (float)n};
     k->per = per;
     k->threads = ((n / parts + 255) / 256 * 256 / per + 31) / 32 * 32;
-    k->shared = CU_FEW_ROOM(k->threads * per) * 32;
+    k->shared = (CU_FEW_ROOM(k->threads * per) + k->threads * per / 32) * 32; /* and a place */
     return k;
 }
 
@@ -121,7 +121,7 @@ static work *begin_cluster(int n, int part, int branches)
     k->a.width = part;
     k->a.n_parts = (n + part - 1) / part;
     k->threads = part / 8;
-    k->shared = (CU_CLUSTER_ROWS + 2 * CU_FEW_ROOM(k->a.n_parts * part) * 128 + 4 * part + 4 * 4 * part) / 4;
+    k->shared = (CU_CLUSTER_ROWS + 3 * CU_FEW_ROOM(k->a.n_parts * part) * 128 + CU_CLUSTER_MINE(part) + 2 * 4 * part) / 4;
     k->branches = branches;
     return k;
 }
@@ -474,6 +474,13 @@ static void moe_chain(work *k, int n)
     quantise(k, NULL, n, 64, 2, 0.01f);
 }
 
+/* Without what follows. */
+static void moe_only_chain(work *k, int n)
+{
+    moe_chain(k, n);
+    k->a.n_ops -= 2;
+}
+
 static void add_norm_chain(work *k, int n)
 {
     norm_op(k, k->x[0]);
@@ -500,6 +507,32 @@ static void gemma_chain(work *k, int n)
     k->a.o[3].u.q.n_rows = 1;
 }
 
+static void gemma_end_chain(work *k, int n)
+{
+    cu_few_op *o = norm_op(k, k->x[0]);
+    int16_t place = (int16_t)CU_FEW_ROOM(k->threads * 8);
+    o->keep = place;
+    o = add(k, CB_MOE_SUM, NULL);
+    o->n = EXPERTS;
+    o->u.sum.y = y[0], o->u.sum.y_stride = MOST, o->u.sum.route = route, o->u.sum.route_stride = 2 * EXPERTS;
+    norm_op(k, NULL);
+    add(k, CB_ADD, NULL)->from = place;
+    norm_op(k, NULL);
+    o = add(k, CB_ADD, NULL);
+    o->b = residual, o->b_stride = MOST;
+    o = add(k, CB_SCALE, NULL);
+    o->f = 0.7f;
+    o->out = k->y[0], o->out_stride = MOST;
+    (void)n;
+}
+
+static void gemma_out_chain(work *k, int n)
+{
+    gemma_end_chain(k, n);
+    norm_op(k, NULL);
+    quantise(k, NULL, n, 64, 2, 0.01f);
+}
+
 static void glu_chain(work *k, int n)
 {
     cu_few_op *o = add(k, CB_GLU, y[2]);
@@ -518,6 +551,9 @@ static void test_cluster_chains(void **state)
     same_as("k_moe_norm_quant8", "k_cluster_moe_norm_quant", moe_chain, 2048, 1, 512, 1);
     same_as("k_norm_add_norm_quant8", "k_cluster_norm_add_norm_quant", add_norm_chain, 2816, 1, 1024, 1);
     same_as("k_gemma_moe_in8", "k_cluster_gemma_moe_in", gemma_chain, 2816, 1, 1024, 3);
+    same_as("k_rows_few8", "k_cluster_moe", moe_only_chain, 2048, 1, 1024, 1);
+    for (int part = 1024; part <= 2048; part += part / 2) same_as("k_gemma_moe_out8", "k_cluster_gemma_moe_out", gemma_out_chain, 2816, 1, part / 256 * 256, 1);
+    same_as("k_rows_few8", "k_cluster_gemma_moe_end", gemma_end_chain, 2816, 1, 1024, 1);
     same_as("k_glu_had_quant8", "k_cluster_glu_had_quant", glu_chain, 12288, 3, 2048, 1);
     same_as("k_glu_had_quant8", "k_cluster_glu_had_quant", glu_chain, 6144, 3, 1024, 1);
 }
@@ -526,7 +562,7 @@ static void test_clusters(void **state)
 {
     (void)state;
     if (!emulated.lib) skip();
-    static const int shapes[][3] = {{512, 256, 512}, {512, 512, 256}, {512, 512, 512}, {2560, 1024, 512}, {3072, 1024, 1024}, {2048, 512, 2048}, {4096, 1024, 4096}, {4096, 2048, 4096}};
+    static const int shapes[][3] = {{1024, 512, 1024}, {512, 512, 256}, {512, 512, 512}, {2560, 1024, 512}, {3072, 1024, 1024}, {2048, 512, 2048}, {4096, 1024, 4096}, {4096, 2048, 4096}};
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
         for (int kernel = C_HAD; kernel < CLUSTERS; kernel++)
             if (kernel != C_NORM) cluster_hadamard(shapes[s][0], shapes[s][1], shapes[s][2], kernel);

@@ -15,6 +15,13 @@ static inline void put_u16(void *p, uint32_t v, bool now) { emu_put(p, (uint16_t
 static inline void put_u32(void *p, uint32_t v, bool now) { emu_put(p, v, now); }
 static inline void put_float2(float2 *p, float2 v, bool now) { emu_put(p, v, now); }
 static inline void put_float4(float4 *p, float4 v, bool now) { emu_put(p, v, now); }
+static inline void put_least(int *p, int v, bool now)
+{
+    if (now && v < *p) *p = v;
+}
+static inline float4 get_float4(const float *p, bool now) { return now ? *(const float4 *)p : make_float4(0, 0, 0, 0); }
+static inline float get_float(const float *p, bool now) { return now ? *p : 0; }
+static inline void leave(bool) {} /* what is left to do comes to the same */
 
 /* Fragments as PTX has them: lane (r, c) = (lane / 4, lane % 4) gives rows r and r + 8 of A at k = 4c .. and 16 + 4c .., and column r of
  * B likewise; it gets columns 2c and 2c + 1 of rows r and r + 8. */
@@ -60,6 +67,7 @@ static inline void prefetch(const void *) {}
 template <class T> static inline void forget(T &) {}
 template <class T> static inline void hold(T *&) {}
 template <class T> static inline T held(T v, uint32_t) { return v; }
+static inline uint32_t after(uint32_t v, float, uint32_t) { return v; }
 static inline void touch(uint64_t) {}
 
 /* Static shared memory is near the dynamic one, in the same library. */
@@ -187,9 +195,10 @@ static inline void send16(uint32_t to, float a, float b, float c, float d, uint3
     sts_float4(to, a, b, c, d);
     emu_sent(barrier, 16);
 }
-static inline void send8(uint32_t to, uint32_t a, uint32_t b, uint32_t barrier)
+static inline void send8(uint32_t to, uint32_t a, uint32_t b, uint32_t barrier, bool now = true)
 {
     uint32_t v[2] = {a, b};
+    if (!now) return;
     sts<2>(to, v);
     emu_sent(barrier, 8);
 }
