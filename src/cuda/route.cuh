@@ -48,7 +48,7 @@ template <int PER> __device__ __forceinline__ void route_in_registers(const cu_r
     float *y = r.y + (size_t)row * r.y_stride, u[PER], sum = 0, all = 1;
     bool bad = false;
 #pragma unroll
-    for (int j = 0; j < PER; j++) u[j] = live && lane + 32 * j < n ? z[lane + 32 * j] : 0;
+    for (int j = 0; j < PER; j++) u[j] = get_float(z + lane + 32 * j, live && lane + 32 * j < n);
 #pragma unroll
     for (int j = 0; j < PER; j++) bad |= is_bad(u[j]);
     if (__any_sync(FULL, bad)) {
@@ -77,17 +77,17 @@ template <int PER> __device__ __forceinline__ void route_in_registers(const cu_r
     for (int i = 0; i < k; i++) sum += __uint_as_float(chosen[i].x);
 #pragma unroll 1
     for (int i = lane; i < k; i += 32) {
-        int id = (int)chosen[i].y;
+        int id = (int)chosen[i].y; /* stores without jumps: their code is fetched ahead */
         float v = __uint_as_float(chosen[i].x) / sum;
-        if (!live) break;
-        ((int32_t *)y)[i] = id;
-        y[k + i] = r.w ? v * r.w[id] : v;
-        if (!r.slots) continue;
-        r.slots[i] = i;
-        r.rows[i] = 0;
-        ((int4 *)r.tiles)[i] = make_int4(id, i, 1, k);
+        bool sort = live && r.slots;
+        v = r.w ? v * r.w[id] : v;
+        put_u32(y + i, (uint32_t)id, live);
+        put_u32(y + k + i, __float_as_uint(v), live);
+        put_u32(r.slots + i, (uint32_t)i, sort);
+        put_u32(r.rows + i, 0, sort);
+        put_float4((float4 *)r.tiles + i, make_float4(__int_as_float(id), __int_as_float(i), __int_as_float(1), __int_as_float(k)), sort);
     }
-    if (r.slots && lane == 0 && live) ((int4 *)r.tiles)[k] = make_int4(-1, 0, 0, 0);
+    put_float4((float4 *)r.tiles + k, make_float4(__int_as_float(-1), 0, 0, 0), live && r.slots && lane == 0);
 }
 
 /* By one warp; chosen [MOST_CHOSEN]: its shared memory. */
