@@ -18,10 +18,10 @@ log=$(mktemp) || exit 2
 trap 'rm -f "$log"' EXIT
 for tool in ${CB_SANITIZE_TOOLS:-memcheck racecheck initcheck}; do
     for model in ${CB_SANITIZE:-llama-4bit qwen35moe-4bit gemma4moe-4bit gemma3-4bit qwen3-4bit bonsai2-tied}; do
-        clusters=on # racecheck warns of what st.async brings from thread block to thread block
-        [ "$tool" = racecheck ] && clusters=off
-        CB_CUDA_CLUSTERS=$clusters CB_TEST_ONLY=tiny-$model CB_TEST_SHORT=1 timeout -k 5 "$seconds" "$san" --tool "$tool" --error-exitcode 9 "$test" >"$log" 2>&1
-        case $? in
+        CB_TEST_ONLY=tiny-$model CB_TEST_SHORT=1 timeout -k 5 "$seconds" "$san" --tool "$tool" --error-exitcode 9 "$test" >"$log" 2>&1
+        status=$? # racecheck warns where threads of a warp take turns at what only one can do; its errors count
+        [ $status = 9 ] && [ "$tool" = racecheck ] && grep -q 'RACECHECK SUMMARY.*(0 errors' "$log" && status=0
+        case $status in
         0) echo "ok - $tool $model" ;;
         124 | 137) echo "skip - $tool $model: not done after $seconds s" ;;
         *)
