@@ -427,27 +427,33 @@ typedef struct cu_attn_step {
 enum { CU_STEP_SLOTS = 6 };
 /* A step of one row of a small model by one cluster (small.cu), from the embedding to the planes that the head reads. In each thread block's shared
  * memory a layer's weights have four regions: q, k and v; output; gate and up; down. Of each the block has tiles of 16 outputs, the same in all
- * layers: their codes, scales and biases, which copies bring, one a lane. Planes stand as a lane multiplies them, 16 bytes of each group at a time:
+ * layers: their codes, and scales with biases, in an order of their own, which copies bring, one a lane. Planes stand as a lane multiplies them, 16 bytes of each group at a time:
  * [group / 16][high, low] of CU_SMALL_PLANE bytes, then dx and X of each group. */
 enum { CU_SMALL_BLOCKS = 16, CU_SMALL_WARPS = 16, CU_SMALL_THREADS = 32 * (CU_SMALL_WARPS + 2), CU_SMALL_COPIES = 32, CU_SMALL_KV_SLOTS = 4, CU_SMALL_ROUNDS = 16 };
 enum { CU_SMALL_QKV, CU_SMALL_OUT, CU_SMALL_GATE, CU_SMALL_DOWN, CU_SMALL_REGIONS };
-enum { CU_SMALL_BARRIERS = 512, CU_SMALL_MOST_GROUPS = 64, CU_SMALL_MOST_HIDDEN = 32 }; /* bytes; groups of a row, of one of the residual stream */
+enum { CU_SMALL_PHASES = 256, CU_SMALL_NOTES = 512, CU_SMALL_BARRIERS = 512 + 3 * 1024, CU_SMALL_MOST_GROUPS = 64, CU_SMALL_MOST_HIDDEN = 1024, CU_SMALL_PAD = 576 }; /* bytes (from the beginning), bytes; groups of a row; values of the residual stream */
 #define CU_SMALL_PLANE(G) (((G) * 16 + 127) / 128 * 128 + 16)
 #define CU_SMALL_PLANES(G, group) ((group) / 8 * CU_SMALL_PLANE(G) + ((G) * 8 + 15) / 16 * 16)
-#define CU_SMALL_FORMATS(X) /* name, group, scale_type; affine, 4 bits */                                             \
-    X(4g32, 32, CU_S_BF16) X(4g32_f16, 32, CU_S_F16) X(4g32_f32, 32, CU_S_F32) X(4g64, 64, CU_S_BF16) X(4g64_f16, 64, CU_S_F16)
+#define CU_SMALL_FORMATS(X) /* name, group, scale_type, dims of a head; affine, 4 bits */                                              \
+    X(4g32, 32, CU_S_BF16, 64) X(4g32_f16, 32, CU_S_F16, 64) X(4g32_f32, 32, CU_S_F32, 64) X(4g32_f32_32, 32, CU_S_F32, 32)           \
+    X(4g64, 64, CU_S_BF16, 64) X(4g64_f16, 64, CU_S_F16, 64)
 enum {
 #define CU_SMALL_NAME(name, ...) CU_SMALL_##name,
     CU_SMALL_FORMATS(CU_SMALL_NAME)
 #undef CU_SMALL_NAME
     CU_N_SMALL
 };
+/* A matrix to be stored as small.cu reads it (small_rows.cuh). */
+typedef struct cu_small_pack {
+    cu_weight w;
+    uint8_t *codes, *scales;
+} cu_small_pack;
 typedef struct cu_small_copy {
     const uint8_t *from;
     uint32_t to, bytes;      /* 0: none */
 } cu_small_copy;
 typedef struct cu_small_region {
-    int32_t at, scales, biases; /* in shared memory */
+    int32_t at, scales;      /* in shared memory */
     int32_t tile0, tiles;    /* first one; of gate and up: of each */
 } cu_small_region;
 typedef struct cu_small {
@@ -466,8 +472,9 @@ typedef struct cu_small {
     int32_t norm_op, out_op, gate_op, down_op, head_op; /* quantisations, of the first layer */
     int32_t hidden, heads, ffn, most_keys, kv_slots;
     int32_t hidden_groups, heads_groups, ffn_groups;
-    int32_t x, qkv, turn, own, sums, stage, part, found, keys, kv; /* places in shared memory: the residual stream, queries with keys and values, cosines
-                                 and sines, values before they were quantised, sums of tiles (or a row), bytes on their way, results of blocks of keys and
+    int32_t half_sums;       /* bytes of `sums`; as many behind them, at `keys`, are for sums of remainders, or a row */
+    int32_t x, qkv, turn, own, sums, stage, factors, part, found, keys, kv; /* places in shared memory: the residual stream, queries with keys and values, cosines
+                                 and sines, values before they were quantised, sums of tiles and of what remainders add (or a row), bytes on their way, weights of blocks of keys, their results and
                                  what is known of them, two of attn_heads.cuh's, rings of keys and values */
     int32_t norm, planes, unit, rest; /* planes: of norms, of attention, of units, of what they leave */
     int32_t norm_w[2];       /* weights of norms */

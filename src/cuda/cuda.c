@@ -72,7 +72,7 @@ static const struct kernel_entry {
     [CU_K_DELTA_SCAN] = {cb_fatbin_scan, "k_delta_scan", 0},
     [CU_K_MOE_COUNT] = {cb_fatbin_hybrid, "k_moe_count", 0},
     [CU_K_MOE_SORT] = {cb_fatbin_hybrid, "k_moe_sort", CU_SORT_SHARED(CB_MAX_EXPERTS)},
-#define SMALL(name, ...) [CU_K_SMALL + CU_SMALL_##name] = {cb_fatbin_small, "k_small_" #name, 0},
+#define SMALL(name, ...) [CU_K_SMALL + CU_SMALL_##name] = {cb_fatbin_small, "k_small_" #name, 0}, [CU_K_SMALL_PACK + CU_SMALL_##name] = {cb_fatbin_small, "k_small_pack_" #name, 0},
     CU_SMALL_FORMATS(SMALL)
 #undef SMALL
     [CU_K_ENCODE] = {cb_fatbin_tools, "k_encode", 0},

@@ -286,11 +286,6 @@ __device__ __forceinline__ void fence_copies() { asm volatile("fence.proxy.async
 
 /* ---- thread blocks of a cluster, which see each other's shared memory ---- */
 
-/* As barrier_wait(), for what other thread blocks sent. */
-__device__ __forceinline__ void barrier_wait_cluster(uint32_t at, uint32_t parity)
-{
-    asm volatile("{.reg .pred p;\nwaiting:\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p,[%0],%1;\n@!p bra waiting;\n}" ::"r"(at), "r"(parity) : "memory");
-}
 
 /* Number of this one among them. */
 __device__ __forceinline__ int cluster_rank()

@@ -6,7 +6,7 @@
 
 typedef struct cu_small_model {
     cu_small a;
-    cu_kernel kernel;
+    cu_kernel kernel, pack;
     int covers, launches;    /* ops of the plan, and launches of the schedule, in whose place it stands */
     unsigned shared;
 } cu_small_model;
@@ -36,8 +36,34 @@ static int count_layers(const cb_plan *p)
 }
 
 static uint64_t copies_bytes(int layers) { return (uint64_t)layers * CU_SMALL_BLOCKS * CU_SMALL_COPIES * sizeof(cu_small_copy); }
+static uint64_t aligned(uint64_t n) { return (n + 255) & ~(uint64_t)255; }
 
-uint64_t cu_small_bytes(const cb_plan *p) { return copies_bytes(count_layers(p)); }
+/* Bytes of a layer's matrices; 0: they are not of 4 bits with scales and biases, or too many. */
+static uint64_t layer_bytes(const cb_plan *p, int layer)
+{
+    uint64_t n = 0;
+    for (int k = 0; k < L_OPS; k++) {
+        if (layer_kinds[k] != CB_LINEAR) continue;
+        const cb_matrix *m = &p->weights[p->ops[FIRST + layer * L_OPS + k].w[0]].matrix;
+        if (m->mode != CB_W_AFFINE || m->bits != 4 || m->group < 16) return 0;
+        uint64_t rows = (uint64_t)m->rows, scales = (uint64_t)(m->cols / m->group) * (m->scale_dtype == CB_F32 ? 4 : 2);
+        n += aligned(rows * m->row_bytes) + aligned(2 * rows * scales);
+    }
+    return n < (uint64_t)CU_SMALL_BLOCKS * (232 << 10) ? n : 0;
+}
+
+/* The copies, and behind them the matrices in another order. */
+uint64_t cu_small_bytes(const cb_plan *p)
+{
+    int layers = count_layers(p);
+    uint64_t n = aligned(copies_bytes(layers));
+    for (int l = 0; l < layers; l++) {
+        uint64_t bytes = layer_bytes(p, l);
+        if (!bytes) return 0;
+        n += bytes;
+    }
+    return layers ? n : 0;
+}
 
 static bool same_norm(const cb_op *o, const cb_op *first) { return o->n[0] == 1 && o->n[1] == first->n[1] && o->f[0] == first->f[0] && o->w[0] >= 0; }
 
@@ -84,10 +110,10 @@ static const int matrices[CU_SMALL_REGIONS][3] = {{L_Q, L_K, L_V}, {L_OUT, -1, -
 
 static const cu_weight *weight(const cb_dev *d, int layer, int op) { return &d->weights[d->plan->ops[FIRST + layer * L_OPS + op].w[0]]; }
 
-static int format_of(const cu_weight *w)
+static int format_of(const cu_weight *w, int dim)
 {
-#define IS(name, g, s) \
-    if (w->fmt == CU_FMT_AFFINE && w->bits == 4 && w->group == g && w->scale_type == s) return CU_SMALL_##name;
+#define IS(name, g, s, d) \
+    if (w->fmt == CU_FMT_AFFINE && w->bits == 4 && w->group == g && w->scale_type == s && dim == d) return CU_SMALL_##name;
     CU_SMALL_FORMATS(IS)
 #undef IS
     return -1;
@@ -99,13 +125,14 @@ static int row_scales(const cu_weight *w) { return w->n_groups * scale_bytes(w);
 /* All of one format, of whole tiles, in place for copies of 16 bytes; of the same shape in all layers. */
 static bool matrices_fit(const cb_dev *d, int layers, int *format)
 {
-    *format = format_of(weight(d, 0, L_Q));
+    int dim = d->plan->kv[d->plan->ops[FIRST + L_ATTN].n[0]].dim;
+    *format = format_of(weight(d, 0, L_Q), dim);
     for (int l = 0; l < layers; l++)
         for (int k = 0; k < L_OPS; k++) {
             if (layer_kinds[k] != CB_LINEAR) continue;
             const cu_weight *w = weight(d, l, k), *f = weight(d, 0, k);
             uintptr_t at = (uintptr_t)w->codes | (uintptr_t)w->scales | (uintptr_t)w->biases | (uintptr_t)w->row_bytes * 16;
-            if (*format < 0 || format_of(w) != *format || !w->biases || at & 15 || w->n_out % 16 || w->n_groups * w->group != w->k || w->row_bytes != w->k / 2) return false;
+            if (*format < 0 || format_of(w, dim) != *format || !w->biases || at & 15 || w->n_out % 16 || w->n_groups * w->group != w->k || w->row_bytes != w->k / 2) return false;
             if (w->n_out != f->n_out || w->k != f->k) return false;
         }
     return true;
@@ -143,45 +170,62 @@ static int place_regions(const cb_dev *d, cu_small_region *region, int at)
         int tiles = region[r].tiles * (r == CU_SMALL_GATE ? 2 : 1);
         region[r].at = at;
         region[r].scales = at + tiles * 16 * (int)w->row_bytes;
-        region[r].biases = region[r].scales + tiles * 16 * row_scales(w);
-        at = region[r].biases + tiles * 16 * row_scales(w);
+        at = region[r].scales + tiles * 16 * 2 * row_scales(w);
     }
     return at;
 }
 
 static void add_copy(cu_small_copy **to, const void *from, int at, int bytes) { *(*to)++ = (cu_small_copy){from, (uint32_t)at, (uint32_t)bytes}; }
 
-/* Codes, scales and biases of the tiles t0 .. t1 of a region that are those of a matrix whose first tile is number `first`; `at`: how many tiles
- * of the block stand in front. */
-static void copy_tiles(const cu_weight *w, const cu_small_region *r, int first, int t0, int t1, int at, cu_small_copy **to)
+/* Codes and scales of the tiles t0 .. t1 of a region that are those of a matrix whose first tile is number `first`; `at`: how many tiles of the block
+ * stand in front. */
+static void copy_tiles(const cu_weight *w, const cu_small_pack *from, const cu_small_region *r, int first, int t0, int t1, int at, cu_small_copy **to)
 {
-    int64_t row = 16 * (int64_t)(t0 - first), n = 16 * (t1 - t0), place = 16 * at;
-    add_copy(to, w->codes + row * w->row_bytes, r->at + (int)(place * w->row_bytes), (int)(n * w->row_bytes));
-    add_copy(to, w->scales + row * row_scales(w), r->scales + (int)place * row_scales(w), (int)n * row_scales(w));
-    add_copy(to, w->biases + row * row_scales(w), r->biases + (int)place * row_scales(w), (int)n * row_scales(w));
+    int64_t codes = 16 * w->row_bytes, scales = 32 * row_scales(w);
+    add_copy(to, from->codes + (t0 - first) * codes, r->at + at * (int)codes, (t1 - t0) * (int)codes);
+    add_copy(to, from->scales + (t0 - first) * scales, r->scales + at * (int)scales, (t1 - t0) * (int)scales);
 }
 
-/* A block's copies of a layer: where each stands in the list is region_of() in small.cu. */
-static void list_copies(const cb_dev *d, const cu_small *a, int layer, int block, cu_small_copy *c)
+/* A block's copies of a layer, whose matrices stand at `packed`: where each stands in the list is region_of() in small.cu. */
+static void list_copies(const cb_dev *d, const cu_small *a, const cu_small_pack *packed, int layer, int block, cu_small_copy *c)
 {
-    static const int places[CU_SMALL_REGIONS] = {1, 10, 14, 20};
+    static const int places[CU_SMALL_REGIONS] = {1, 7, 10, 14};
     const cb_op *o = &d->plan->ops[FIRST + layer * L_OPS];
-    add_copy(&(cu_small_copy *){c}, d->vectors[o[L_NORM].w[0]], a->norm_w[0], 4 * a->hidden);
-    add_copy(&(cu_small_copy *){c + 13}, d->vectors[o[L_NORM2].w[0]], a->norm_w[1], 4 * a->hidden);
+    cu_small_copy *norms[2] = {c, c + 9};
+    add_copy(&norms[0], d->vectors[o[L_NORM].w[0]], a->norm_w[0], 4 * a->hidden);
+    add_copy(&norms[1], d->vectors[o[L_NORM2].w[0]], a->norm_w[1], 4 * a->hidden);
     for (int q = 0; q < CU_SMALL_REGIONS; q++) {
         const cu_small_region *r = &a->region[block][q];
         cu_small_copy *to = c + places[q];
-        if (q == CU_SMALL_GATE) {
-            for (int m = 0; m < 2 && r->tiles; m++) copy_tiles(weight(d, layer, matrices[q][m]), r, 0, r->tile0, r->tile0 + r->tiles, m * r->tiles, &to);
-            continue;
-        }
         for (int m = 0, first = 0; m < 3 && matrices[q][m] >= 0; m++) {
             const cu_weight *w = weight(d, layer, matrices[q][m]);
+            const cu_small_pack *from = &packed[matrices[q][m]];
             int end = first + w->n_out / 16, t0 = r->tile0 > first ? r->tile0 : first, t1 = r->tile0 + r->tiles < end ? r->tile0 + r->tiles : end;
-            if (t0 < t1) copy_tiles(w, r, first, t0, t1, t0 - r->tile0, &to);
+            if (q == CU_SMALL_GATE) { /* the same tiles of both */
+                if (r->tiles) copy_tiles(w, from, r, 0, r->tile0, r->tile0 + r->tiles, m * r->tiles, &to);
+                continue;
+            }
+            if (t0 < t1) copy_tiles(w, from, r, first, t0, t1, t0 - r->tile0, &to);
             first = end;
         }
     }
+}
+
+/* A layer's matrices in the order of small_rows.cuh, from *at on. */
+static int pack_layer(cb_dev *d, const cu_small_model *m, int layer, CUdeviceptr *at, cu_small_pack packed[L_OPS], cb_err *err)
+{
+    int rc = 0;
+    for (int k = 0; k < L_OPS && rc == 0; k++) {
+        if (layer_kinds[k] != CB_LINEAR) continue;
+        cu_small_pack *p = &packed[k];
+        p->w = *weight(d, layer, k);
+        p->codes = (uint8_t *)(uintptr_t)*at;
+        *at += aligned((uint64_t)p->w.n_out * (uint64_t)p->w.row_bytes);
+        p->scales = (uint8_t *)(uintptr_t)*at;
+        *at += aligned(2 * (uint64_t)p->w.n_out * (uint64_t)row_scales(&p->w));
+        rc = cu_kernel_launch(d, m->pack, (unsigned)(((int64_t)p->w.n_out * p->w.n_groups + 255) / 256), 1, 1, 256, 0, p, err);
+    }
+    return rc;
 }
 
 /* ---- shared memory ---- */
@@ -210,20 +254,21 @@ static bool lay_out(const cb_dev *d, cu_small_model *m)
             if (r == CU_SMALL_GATE && a->region[b][r].tiles * 16 > own) own = a->region[b][r].tiles * 16;
         }
     if (heads_here * dim > own) own = heads_here * dim;
-    int sums = 2 * tiles * CU_SEGMENTS * 64; /* of remainders too */
-    a->x = take(&used, 4 * a->hidden);
+    a->half_sums = ((tiles * CU_SEGMENTS * 64 > 4 * most ? tiles * CU_SEGMENTS * 64 : 4 * most) + 127) & ~127;
+    a->x = take(&used, 4 * ((a->hidden + CU_SMALL_PAD - 1) / CU_SMALL_PAD * CU_SMALL_PAD));
     a->qkv = take(&used, 4 * dim * (a->heads + 2 * a->attn.kv.n_heads));
     a->turn = take(&used, 8 * a->attn.pairs);
     a->own = take(&used, 4 * own);
-    a->sums = take(&used, 4 * most > sums ? 4 * most : sums);
-    a->stage = take(&used, CU_SMALL_WARPS * 2 * group);
+    a->sums = take(&used, a->half_sums);
+    a->keys = take(&used, a->half_sums > 2 * CU_STEP_FIXED(1) ? a->half_sums : 2 * CU_STEP_FIXED(1)); /* never needed at the same time */
+    a->stage = take(&used, CU_SMALL_WARPS * 128);
+    a->factors = take(&used, heads_here * 512);
     a->norm_w[0] = take(&used, 4 * a->hidden);
     a->norm_w[1] = take(&used, 4 * a->hidden);
     a->norm = take(&used, CU_SMALL_PLANES(a->hidden_groups, group));
     a->planes = take(&used, CU_SMALL_PLANES(a->heads_groups, group));
     a->unit = take(&used, CU_SMALL_PLANES(a->ffn_groups, group));
     a->rest = take(&used, CU_SMALL_PLANES(most / group, group));
-    a->keys = take(&used, 2 * CU_STEP_FIXED(1));
     int weights = used, end = used;
     for (int b = 0; b < CU_SMALL_BLOCKS; b++) {
         int e = place_regions(d, a->region[b], weights);
@@ -306,10 +351,10 @@ static bool describe(const cb_dev *d, cu_small_model *m)
     int dim = a->attn.kv.dim, group = q->group;
     a->hidden = q->k, a->heads = a->attn.n_heads, a->ffn = weight(d, 0, L_DOWN)->k;
     a->hidden_groups = a->hidden / group, a->heads_groups = a->heads * dim / group, a->ffn_groups = a->ffn / group;
-    bool shapes = dim <= 64 && dim % 32 == 0 && dim % group == 0 && a->attn.o_block == dim && weight(d, 0, L_OUT)->k == a->heads * dim && weight(d, 0, L_GATE)->n_out == a->ffn &&
+    bool shapes = a->attn.o_block == dim && a->attn.q_block == dim && a->attn.k_block == dim && a->attn.v_block == dim && a->attn.half == dim / 2 && a->attn.pairs == dim / 2 && weight(d, 0, L_OUT)->k == a->heads * dim && weight(d, 0, L_GATE)->n_out == a->ffn &&
                   weight(d, 0, L_UP)->n_out == a->ffn && q->n_out == a->heads * dim && weight(d, 0, L_K)->n_out == a->attn.kv.n_heads * dim &&
                   weight(d, 0, L_V)->n_out == a->attn.kv.n_heads * dim && weight(d, 0, L_OUT)->n_out == a->hidden && weight(d, 0, L_DOWN)->n_out == a->hidden;
-    if (!shapes || a->hidden_groups > CU_SMALL_MOST_HIDDEN || a->heads_groups > CU_SMALL_MOST_GROUPS || a->ffn_groups > CU_SMALL_MOST_GROUPS || a->attn.kv.n_heads > 2 * CU_SMALL_BLOCKS)
+    if (!shapes || a->hidden > CU_SMALL_MOST_HIDDEN || a->heads_groups > CU_SMALL_MOST_GROUPS || a->ffn_groups > CU_SMALL_MOST_GROUPS || a->attn.kv.n_heads > 2 * CU_SMALL_BLOCKS)
         return false;
     const cb_op *table = &p->ops[1];
     a->step = d->step;
@@ -328,13 +373,14 @@ static bool describe(const cb_dev *d, cu_small_model *m)
     a->norm_op = FIRST + L_QUANT, a->out_op = FIRST + L_OUT_QUANT, a->gate_op = FIRST + L_QUANT2, a->down_op = FIRST + L_DOWN_QUANT;
     a->head_op = m->covers - 1;
     m->kernel = (cu_kernel)(CU_K_SMALL + format);
+    m->pack = (cu_kernel)(CU_K_SMALL_PACK + format);
     share_tiles(d, a);
     return lay_out(d, m);
 }
 
 int cu_small_make(cb_dev *d, CUdeviceptr at, cb_err *err)
 {
-    if (!d->small_on) return 0;
+    if (!d->small_on || !cu_small_bytes(d->plan)) return 0;
     cu_small_model *m = cb_alloc_array(1, sizeof *m);
     if (!m) return cb_fail(err, CB_ENOMEM, "no memory for a launch");
     if (!describe(d, m) || d->cu.cuFuncSetAttribute_(d->kernel[m->kernel], CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, d->max_shared) != CUDA_SUCCESS ||
@@ -345,8 +391,12 @@ int cu_small_make(cb_dev *d, CUdeviceptr at, cb_err *err)
     uint64_t bytes = copies_bytes(m->a.n_layers);
     cu_small_copy *c = cb_alloc_array(bytes / sizeof *c, sizeof *c);
     int rc = c ? 0 : cb_fail(err, CB_ENOMEM, "no memory for a launch");
-    for (int l = 0; l < m->a.n_layers && rc == 0; l++)
-        for (int b = 0; b < CU_SMALL_BLOCKS; b++) list_copies(d, &m->a, l, b, c + (size_t)(l * CU_SMALL_BLOCKS + b) * CU_SMALL_COPIES);
+    CUdeviceptr weights = at + aligned(bytes);
+    for (int l = 0; l < m->a.n_layers && rc == 0; l++) {
+        cu_small_pack packed[L_OPS];
+        rc = pack_layer(d, m, l, &weights, packed, err);
+        for (int b = 0; b < CU_SMALL_BLOCKS && rc == 0; b++) list_copies(d, &m->a, packed, l, b, c + (size_t)(l * CU_SMALL_BLOCKS + b) * CU_SMALL_COPIES);
+    }
     CUresult r = CUDA_SUCCESS;
     if (rc == 0) r = d->cu.cuMemcpyHtoDAsync_(at, c, bytes, d->stream);
     if (rc == 0 && r == CUDA_SUCCESS) r = d->cu.cuStreamSynchronize_(d->stream);
