@@ -287,6 +287,11 @@ __device__ __forceinline__ void fence_copies() { asm volatile("fence.proxy.async
 /* ---- thread blocks of a cluster, which see each other's shared memory ---- */
 
 
+/* As barrier_wait(), but nothing that this thread block has of memory in its L1 cache outlives it: for more than what st.async brought. */
+__device__ __forceinline__ void barrier_wait_cluster(uint32_t at, uint32_t parity)
+{
+    asm volatile("{.reg .pred p;\nwaiting:\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p,[%0],%1;\n@!p bra waiting;\n}" ::"r"(at), "r"(parity) : "memory");
+}
 /* Number of this one among them. */
 __device__ __forceinline__ int cluster_rank()
 {

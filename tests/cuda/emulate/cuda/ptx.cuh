@@ -168,6 +168,7 @@ static inline void barrier_wait(uint32_t at, uint32_t parity)
     while (emu_barrier_at(at)->parity == parity) emu_pause();
 }
 
+static inline void barrier_wait_cluster(uint32_t at, uint32_t parity) { barrier_wait(at, parity); }
 static inline int cluster_rank() { return (int)(emu_block.x % emu_cluster); }
 static inline void cluster_meet() { emu_cluster_meet(); }
 static inline void cluster_begin() { emu_cluster_meet(); }
