@@ -139,9 +139,9 @@ $(B)/tests/cuda/libcuda.so.1: $(B)/tests/cuda/fake_cuda.o $(B)/tests/cuda/fake_k
 # The same driver with kernels that compute: src/cuda/*.cu as C++, a fiber for each GPU thread (tests/cuda/emulate/emulate.h). What is
 # written for nvcc alone is not warned about. Not in instrumented builds: they do not know fibers.
 EMULATED := $(if $(filter release,$(FLAVOUR)),$(if $(HAVE_CUDA),$(B)/tests/cuda/emulated/libcuda.so.1))
-EMU_CU   := $(filter-out gemm_sm90,$(CUDA_SRC:src/cuda/%.cu=%))
-EMU_CXX   = $(CXX) -std=c++17 -O2 -fPIC -mavx2 -mfma -ffp-contract=off -w -Itests/cuda/emulate -Isrc -Iinclude -isystem $(dir $(NVCC))../include
-EMU_DEPS := $(wildcard tests/cuda/emulate/* tests/cuda/emulate/cuda/* tests/cuda/*.h src/cuda/*.cuh src/cuda/abi.h) src/kernels/num.h src/plan/opkind.h
+EMU_CU   := $(CUDA_SRC:src/cuda/%.cu=%)
+EMU_CXX   = $(CXX) -std=c++17 -O2 -fPIC -mavx2 -mfma -ffp-contract=off -w -Wno-psabi -Itests/cuda/emulate -Isrc -Iinclude -I. -isystem $(dir $(NVCC))../include
+EMU_DEPS := $(wildcard tests/cuda/emulate/* tests/cuda/emulate/cuda/* tests/cuda/*.h src/cuda/*.cuh src/cuda/abi.h src/cuda/gemm.h) src/kernels/num.h src/plan/opkind.h
 $(B)/tests/cuda/emulated/%.o: src/cuda/%.cu $(EMU_DEPS)
 	@mkdir -p $(@D)
 	@echo "  c++     $<"

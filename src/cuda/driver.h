@@ -13,7 +13,7 @@
     X(cuStreamCreate) X(cuStreamDestroy) X(cuStreamSynchronize) X(cuEventCreate) X(cuEventDestroy) X(cuEventRecord)           \
     X(cuEventSynchronize) X(cuEventElapsedTime) X(cuModuleLoadData) X(cuModuleUnload) X(cuModuleGetFunction)                  \
     X(cuFuncSetAttribute) X(cuOccupancyMaxActiveClusters) X(cuLaunchKernelEx) X(cuGraphCreate) X(cuGraphAddKernelNode) X(cuGraphKernelNodeSetAttribute) X(cuGraphInstantiate) \
-    X(cuGraphExecDestroy) X(cuGraphDestroy) X(cuGraphLaunch) X(cuGetErrorString) X(cuGetErrorName)
+    X(cuGraphExecDestroy) X(cuGraphDestroy) X(cuGraphLaunch) X(cuTensorMapEncodeTiled) X(cuGetErrorString) X(cuGetErrorName)
 
 typedef struct cu_driver {
 #define X(f) __typeof__(&f) f##_;

@@ -13,9 +13,10 @@
 
 namespace gm {
 
-template <int BITS_, int GROUP_, int SG_, bool PLANES_ = false> struct fmt {
+/* TILED: a stage's tokens stand as stored, a whole block of 64 bytes of each plane, so that the copy engine can fetch them. */
+template <int BITS_, int GROUP_, int SG_, bool PLANES_ = false, bool TILED_ = false> struct fmt {
     static constexpr int BITS = BITS_, GROUP = GROUP_, SG = SG_;
-    static constexpr bool PLANES = PLANES_, AFFINE = !PLANES_;
+    static constexpr bool PLANES = PLANES_, AFFINE = !PLANES_, TILED = TILED_;
     static constexpr int PACK = BITS == 4 ? 2 : BITS == 2 ? 4 : 1;
     static constexpr int XB = GROUP / PACK;                 /* bytes of a group in one activation plane */
     static constexpr int WB = PLANES ? 128 : XB;            /* bytes of a group in a weight row */
@@ -24,6 +25,7 @@ template <int BITS_, int GROUP_, int SG_, bool PLANES_ = false> struct fmt {
     static constexpr int WS = WB * SG;                      /* weight bytes of a row in a stage */
     static constexpr uint32_t MASK = BITS == 8 ? 0xffffffffu : BITS == 4 ? 0x0f0f0f0fu : 0x03030303u;
     static_assert(XB >= 16 && TB % 128 == 0 && WS >= 32 && WS <= 128 && (4 % SG) == 0, "layout");
+    static_assert(!TILED || (GROUP * SG == 64 * PACK && XB >= 32), "block");
 };
 
 enum { AUX = 4 }; /* groups of scales fetched at a time */
@@ -63,7 +65,10 @@ template <int TT> __device__ __forceinline__ void find_rows(const cu_linear &a, 
 /* ---- where things lie ---- */
 
 /* Byte of a token's stage, before the XOR, where k-step ks of group gi starts. */
-template <class F> __device__ __forceinline__ constexpr int x_pos(int gi, int lo, int ks) { return gi * 2 * F::GROUP + lo * F::GROUP + ks * 32; }
+template <class F> __device__ __forceinline__ constexpr int x_pos(int gi, int lo, int ks)
+{
+    return F::TILED ? lo * 64 * F::PACK + ks % F::PACK * 64 + gi * F::XB + ks / F::PACK * 32 : gi * 2 * F::GROUP + lo * F::GROUP + ks * 32;
+}
 /* The same as an offset in shared memory, chunk being 0 or 1 of the 32 bytes. */
 template <int TT> __device__ __forceinline__ int x_at(int pos, int token)
 {

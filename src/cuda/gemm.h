@@ -1,9 +1,17 @@
 /* gemm.h: which many-rows kernel runs a linear layer, and its launch geometry. Pure functions; C and C++. The kernels take a cu_linear
- * by value, any number of rows and outputs; they are worth it from about 16 rows on. */
+ * by value (those of 9.0 in cu_gemm_args), any number of rows and outputs; they are worth it from about 16 rows on. */
 #ifndef CB_CUDA_GEMM_H
 #define CB_CUDA_GEMM_H
 #include "cuda/abi.h"
+#include <stdalign.h>
 #include <stddef.h>
+
+/* What kernels of 9.0 get. The maps (CUtensorMap, made by gemm_maps.h) tell the copy engine of weights and activations as rows of bytes;
+ * kernels without w_box read neither, and w_map alone is made where activations are gathered. */
+typedef struct cu_gemm_args {
+    alignas(64) uint64_t w_map[16], x_map[16];
+    cu_linear a;
+} cu_gemm_args;
 
 typedef struct cu_gemm {
     const char *kernel;       /* its name; "..._sm90..." are in the fatbin gemm_sm90, the others in gemm */
@@ -14,24 +22,25 @@ typedef struct cu_gemm {
     int32_t shared;           /* dynamic shared memory in bytes; more than 48 KB must be allowed first */
     int32_t persistent;       /* 1: one block a multiprocessor, each takes several tiles */
     int32_t cost;             /* of a tile, to choose among kernels for one format */
+    int32_t w_box;            /* tiled: bytes of a weight row in a stage (those of a row of activations are fetched 128 at a time); else 0 */
 } cu_gemm;
 
 static const cu_gemm cu_gemms[] = {
-    {"k_gemm_q4g64", CU_FMT_AFFINE, 4, 64, 80, 128, 64, 256, 86784, 0, 1000},
-    {"k_gemm_q2g128", CU_FMT_AFFINE, 2, 128, 80, 128, 64, 256, 74496, 0, 1000},
-    {"k_gemm_q4g32", CU_FMT_AFFINE, 4, 32, 80, 128, 64, 256, 74496, 0, 1000},
-    {"k_gemm_q8g64", CU_FMT_AFFINE, 8, 64, 80, 128, 64, 256, 78592, 0, 1000},
-    {"k_gemm_planes", CU_FMT_PLANES, 8, 64, 80, 128, 64, 256, 86784, 0, 1000},
-    {"k_gemm_q4g64_sm90", CU_FMT_AFFINE, 4, 64, 90, 256, 64, 640, 221600, 1, 100},
-    {"k_gemm_q2g128_sm90", CU_FMT_AFFINE, 2, 128, 90, 256, 64, 640, 208576, 1, 100},
-    {"k_gemm_q4g32_sm90", CU_FMT_AFFINE, 4, 32, 90, 256, 64, 640, 221440, 1, 100},
-    {"k_gemm_q8g64_sm90", CU_FMT_AFFINE, 8, 64, 90, 256, 64, 640, 208576, 1, 100},
-    {"k_gemm_planes_sm90", CU_FMT_PLANES, 8, 64, 90, 192, 64, 512, 228032, 1, 100},
-    {"k_gemm_q4g64_sm90_s", CU_FMT_AFFINE, 4, 64, 90, 192, 32, 512, 127392, 1, 58},
-    {"k_gemm_q2g128_sm90_s", CU_FMT_AFFINE, 2, 128, 90, 192, 32, 512, 160160, 1, 50},
-    {"k_gemm_q4g32_sm90_s", CU_FMT_AFFINE, 4, 32, 90, 192, 32, 512, 143776, 1, 54},
-    {"k_gemm_q8g64_sm90_s", CU_FMT_AFFINE, 8, 64, 90, 192, 32, 512, 176544, 1, 51},
-    {"k_gemm_planes_sm90_s", CU_FMT_PLANES, 8, 64, 90, 192, 32, 512, 213088, 1, 60},
+    {"k_gemm_q4g64", CU_FMT_AFFINE, 4, 64, 80, 128, 64, 256, 86784, 0, 1000, 0},
+    {"k_gemm_q2g128", CU_FMT_AFFINE, 2, 128, 80, 128, 64, 256, 74496, 0, 1000, 0},
+    {"k_gemm_q4g32", CU_FMT_AFFINE, 4, 32, 80, 128, 64, 256, 74496, 0, 1000, 0},
+    {"k_gemm_q8g64", CU_FMT_AFFINE, 8, 64, 80, 128, 64, 256, 78592, 0, 1000, 0},
+    {"k_gemm_planes", CU_FMT_PLANES, 8, 64, 80, 128, 64, 256, 86784, 0, 1000, 0},
+    {"k_gemm_q4g64_sm90", CU_FMT_AFFINE, 4, 64, 90, 256, 64, 640, 221600, 1, 100, 64},
+    {"k_gemm_q2g128_sm90", CU_FMT_AFFINE, 2, 128, 90, 256, 64, 640, 208576, 1, 100, 0},
+    {"k_gemm_q4g32_sm90", CU_FMT_AFFINE, 4, 32, 90, 256, 64, 640, 221440, 1, 100, 0},
+    {"k_gemm_q8g64_sm90", CU_FMT_AFFINE, 8, 64, 90, 256, 64, 640, 208576, 1, 100, 0},
+    {"k_gemm_planes_sm90", CU_FMT_PLANES, 8, 64, 90, 192, 64, 512, 228032, 1, 100, 0},
+    {"k_gemm_q4g64_sm90_s", CU_FMT_AFFINE, 4, 64, 90, 192, 32, 512, 127392, 1, 58, 0},
+    {"k_gemm_q2g128_sm90_s", CU_FMT_AFFINE, 2, 128, 90, 192, 32, 512, 160160, 1, 50, 0},
+    {"k_gemm_q4g32_sm90_s", CU_FMT_AFFINE, 4, 32, 90, 192, 32, 512, 143776, 1, 54, 0},
+    {"k_gemm_q8g64_sm90_s", CU_FMT_AFFINE, 8, 64, 90, 192, 32, 512, 176544, 1, 51, 0},
+    {"k_gemm_planes_sm90_s", CU_FMT_PLANES, 8, 64, 90, 192, 32, 512, 213088, 1, 60, 0},
 };
 enum { CU_GEMMS = sizeof cu_gemms / sizeof cu_gemms[0], CU_GEMM_EXPERTS = 512 /* the most that the sm90 kernels have room for */ };
 

@@ -1,10 +1,10 @@
 /* gemm_sm90.cu: linear layers on many rows with Hopper's warpgroup multiply; the same bits as gemm.cu.
  *
  * A block is persistent: WGS warpgroups of consumers, each 64 outputs times TT tokens, and one of producers that fills stages of
- * shared memory with cp.async (rows may be gathered) and turns scales into pairs of floats. A consumer's registers hold the
- * unpacked weights of a group (operand A), the float accumulators of its outputs, and the integer sums of one group: first of the
- * high planes, then times 256, then the low planes on top. While one consumer waits for its multiply, others fold. Sums of finished
- * segments stand in shared memory.
+ * shared memory (boxes of the copy engine, or cp.async: rows may be gathered) and turns scales into pairs of floats. A consumer's
+ * registers hold the unpacked weights of a group (operand A), the float accumulators of its outputs, and the integer sums of one group:
+ * first of the high planes, then times 256, then the low planes on top. While one consumer waits for its multiply, others fold. Sums of
+ * finished segments stand in shared memory.
  *
  * Producers find out which rows a tile has and where its outputs go, and hand that over in shared memory with the tile's first stage: what
  * depends on several reads one after the other is in nobody's way there. With experts, a table says which token tiles are whose. */
@@ -96,20 +96,23 @@ __device__ __forceinline__ void publish(uint32_t full)
     barrier_arrive(full, 1);
 }
 
-/* Every thread copies 16-byte chunks of some tokens and weight rows, and the scales of up to two rows and a token. A stage is published
+/* Every thread copies 16-byte chunks of some tokens and weight rows, and the scales of up to two rows and a token. When TILED, one thread asks
+ * the copy engine for the weights, and for tokens that are not gathered, and the stage's barrier waits for these bytes too. A stage is published
  * when the next one's copies are on their way, or must wait. The loop takes AUX groups at a time: inside, all offsets are constants. */
-template <class S> __device__ __forceinline__ void produce(const cu_linear &a, uint32_t base, const work &all)
+template <class S> __device__ __forceinline__ void produce(const cu_gemm_args &args, uint32_t base, const work &all)
 {
     using F = typename S::F;
     constexpr int THREADS = 128, TQ = F::TB / 16, WQ = F::WS / 16, TP = S::TT * TQ / THREADS, WP = S::RT * WQ / THREADS;
     constexpr int AR = (S::RT + THREADS - 1) / THREADS;
     static_assert(THREADS / TQ % 8 == 0 && TP * THREADS == S::TT * TQ && WP * THREADS == S::RT * WQ, "chunks");
+    const cu_linear &a = args.a;
+    const bool token_boxes = F::TILED && !a.x_row;
     const int tid = threadIdx.x & 127, G = a.w.n_groups;
     const int q = tid % TQ, t0 = tid / TQ, wq = tid % WQ, w0 = tid / WQ;
     const int gi = q * 16 / (2 * F::GROUP), rem = q * 16 % (2 * F::GROUP), lo = rem / F::GROUP, qq = rem % F::GROUP / 16;
     const int j = F::XB >= 32 ? (qq >> 1) % F::PACK : qq, m0 = F::XB >= 32 ? (qq >> 1) / F::PACK * 32 + (qq & 1) * 16 : 0;
     const int wgi = wq * 16 / F::WB; /* the group in the stage of this thread's weight chunk */
-    const int x_off = (gi * F::XB + m0) / 64 * (128 * F::PACK) + (gi * F::XB + m0) % 64 + j * 64 + lo * 64 * F::PACK;
+    const int x_off = F::TILED ? q * 16 : (gi * F::XB + m0) / 64 * (128 * F::PACK) + (gi * F::XB + m0) % 64 + j * 64 + lo * 64 * F::PACK;
     const uint32_t x_dst = (uint32_t)x_at<S::TT>(q * 16, t0), w_dst = S::X_BYTES + w0 * F::WS + ((wq ^ w_swizzle<F>(w0)) << 4);
     static_assert(THREADS / WQ % 8 == 0, "swizzle");
     const bool has_token = tid >= THREADS - S::TT, second = AR > 1 && tid < S::RT - THREADS;
@@ -157,13 +160,22 @@ template <class S> __device__ __forceinline__ void produce(const cu_linear &a, u
                     if (token == 0) sts_u32(base + S::TOLD + told, t.n0), sts_u32(base + S::TOLD + told + 4, t.rows);
                 }
                 const uint32_t at = base + (uint32_t)slot * S::STAGE, full = bars + (uint32_t)slot * 8;
-                const bool x_there = F::SG == 1 || g0 + k + gi < G, w_there = F::SG == 1 || g0 + k + wgi < G;
+                const bool x_there = F::TILED || F::SG == 1 || g0 + k + gi < G, w_there = F::SG == 1 || g0 + k + wgi < G;
+                if (F::TILED && tid == 0) {
+                    barrier_expect(full, S::W_BYTES + (token_boxes ? S::X_BYTES : 0));
+                    fetch_box(at + S::X_BYTES, args.w_map, (g0 + k) * F::WB, (int)t.row0 + t.n0, full);
 #pragma unroll
-                for (int n = 0; n < TP; n++)
-                    copy_or_zero16(at + x_dst + n * (THREADS / TQ) * 128, x[n] + k * F::XB / 64 * (128 * F::PACK) + k * F::XB % 64, x_there);
+                    for (int n = 0; n < F::TB / 128; n++)
+                        if (token_boxes) fetch_box(at + n * S::TT * 128, args.x_map, (g0 + k) / F::SG * F::TB + n * 128, t.r0, full);
+                }
+                if (!token_boxes)
+#pragma unroll
+                    for (int n = 0; n < TP; n++)
+                        copy_or_zero16(at + x_dst + n * (THREADS / TQ) * 128, x[n] + k * F::XB / 64 * (128 * F::PACK) + k * F::XB % 64, x_there);
 #pragma unroll
                 for (int n = 0; n < WP; n++)
-                    if (n * (THREADS / WQ) / 64 * 64 < w_rows) copy_or_zero16(at + w_dst + n * (THREADS / WQ) * F::WS, w + w_at[n] + k * F::WB, w_there);
+                    if (!F::TILED && n * (THREADS / WQ) / 64 * 64 < w_rows)
+                        copy_or_zero16(at + w_dst + n * (THREADS / WQ) * F::WS, w + w_at[n] + k * F::WB, w_there);
                 copies_end();
                 if (k == 0) { /* the loads have had time to arrive */
                     aw.widen(type);
@@ -217,26 +229,26 @@ template <class F> __device__ __forceinline__ void unpack(uint32_t (&A)[F::WB * 
     }
 }
 
-/* The integer sums of one group: D, or for float weights D = 256*v + l. */
-template <class S> struct sums {
-    int v[S::REGS], l[S::F::PLANES ? S::REGS : 1];
+/* The integer sums of one group for 2*N tokens: D, or for float weights D = 256*v + l. */
+template <class F, int N> struct sums {
+    int v[N] = {}, l[F::PLANES ? N : 1] = {};
     __device__ __forceinline__ void hold()
     {
         pin(v);
-        if (S::F::PLANES) pin(l);
+        if (F::PLANES) pin(l);
     }
     __device__ __forceinline__ float at(int i) const
     {
-        if constexpr (S::F::PLANES) return hl_to_f32(v[i], l[i]);
+        if constexpr (F::PLANES) return hl_to_f32(v[i], l[i]);
         else return (float)v[i];
     }
 };
 
 /* Multiplies group gi of a stage; desc: that of the stage. Part 0: what is then to be shifted by 8 bits, high planes by (high planes of)
  * weights. Part 1: the rest, on top of it. */
-template <class S> __device__ __forceinline__ void multiply(sums<S> &d, const uint32_t (&A)[S::F::WB * S::F::PACK / 32][4], uint32_t desc, int gi, int part)
+template <class S, class F, int N>
+__device__ __forceinline__ void multiply(sums<F, N> &d, const uint32_t (&A)[F::WB * F::PACK / 32][4], uint32_t desc, int gi, int part)
 {
-    using F = typename S::F;
     auto B = [&](int lo, int ks) {
         const int pos = x_pos<F>(gi, lo, ks);
         return wgmma_desc(desc + (uint32_t)((pos >> 7) * S::TT * 128 + (pos & 127)) / 16);
@@ -256,15 +268,16 @@ template <class S> __device__ __forceinline__ void multiply(sums<S> &d, const ui
 }
 
 /* SHORT: a group is a segment, and acc the running total. */
-template <class S, bool SHORT> __device__ __forceinline__ void fold_all(float (&acc)[S::REGS], const sums<S> &d, uint32_t dx, const float2 (&sb)[2])
+template <bool SHORT, class F, int N>
+__device__ __forceinline__ void fold_all(float *acc, const sums<F, N> &d, uint32_t dx, const float2 (&sb)[2])
 {
 #pragma unroll
-    for (int j = 0; j < S::REGS / 4; j++) {
+    for (int j = 0; j < N / 4; j++) {
         const float4 t = lds_float4(dx + j * 64);
 #pragma unroll
         for (int e = 0; e < 4; e++) {
             float s = SHORT ? 0.0f : acc[4 * j + e];
-            fold(s, d.at(4 * j + e), e & 1 ? t.z : t.x, e & 1 ? t.w : t.y, sb[e >> 1].x, sb[e >> 1].y, S::F::AFFINE);
+            fold(s, d.at(4 * j + e), e & 1 ? t.z : t.x, e & 1 ? t.w : t.y, sb[e >> 1].x, sb[e >> 1].y, F::AFFINE);
             acc[4 * j + e] = SHORT ? __fadd_rn(acc[4 * j + e], s) : s;
         }
     }
@@ -282,10 +295,9 @@ template <class S> struct consumer {
     uint32_t phase;
     int seg, end;               /* of the groups: the segment in work and where it ends */
     float acc[REGS];
-    sums<S> d;
     uint32_t A[AREGS][4];
 
-    __device__ __forceinline__ void hold()
+    template <int N> __device__ __forceinline__ void hold(sums<F, N> &d)
     {
         d.hold();
 #pragma unroll
@@ -315,8 +327,9 @@ template <class S> struct consumer {
             }
         }
     }
-    template <bool SHORT> __device__ __forceinline__ void run()
+    template <bool SHORT, int N> __device__ __forceinline__ void run()
     {
+        sums<F, N> d;
         for (int g = 0; g < G; g += F::SG) {
             const uint32_t at = base + (uint32_t)slot * S::STAGE, full = bars + (uint32_t)slot * 8;
             barrier_wait(full, phase);
@@ -325,18 +338,18 @@ template <class S> struct consumer {
                 if (F::SG > 1 && gi > 0 && g + gi >= G) break;
                 const uint32_t desc = desc0 + (uint32_t)slot * (S::STAGE / 16);
                 unpack<F>(A, at + w_off, gi);
-                hold();
+                hold(d);
                 multiply<S>(d, A, desc, gi, 0);
                 wgmma_wait<0>();
                 d.hold();
 #pragma unroll
-                for (int i = 0; i < REGS; i++) d.v[i] *= 256;
-                hold();
+                for (int i = 0; i < N; i++) d.v[i] *= 256;
+                hold(d);
                 multiply<S>(d, A, desc, gi, 1);
                 const float2 sb[2] = {lds_float2(at + sb_off + gi * S::RT * 8), lds_float2(at + sb_off + gi * S::RT * 8 + 64)};
                 wgmma_wait<0>();
                 d.hold();
-                fold_all<S, SHORT>(acc, d, at + dx_off + gi * S::TT * 8, sb);
+                fold_all<SHORT>(acc, d, at + dx_off + gi * S::TT * 8, sb);
                 if (!SHORT && F::SG > 1 && g + gi + 1 == end) flush(g + gi + 1);
             }
             __syncwarp();
@@ -355,16 +368,22 @@ template <class S> struct consumer {
             if (++slot == S::STAGES) slot = 0, phase ^= 1;
         }
     }
+    /* Half of the last tiles of experts have at most half of the tokens: the others are not computed. */
+    template <bool SHORT> __device__ __forceinline__ void run_some(int rows)
+    {
+        if (REGS == 32 && rows <= S::TT / 2) run<SHORT, 16>();
+        else run<SHORT, REGS>();
+    }
     /* The sums of a tile into acc. When every group is a segment, none stand in shared memory meanwhile. */
-    __device__ __forceinline__ void run_tile()
+    __device__ __forceinline__ void run_tile(int rows)
     {
         if (!F::PLANES && G == CU_SEGMENTS) {
 #pragma unroll
             for (int i = 0; i < REGS; i++) acc[i] = -0.0f; /* -0 + x is x */
-            run<true>();
+            run_some<true>(rows);
         } else {
             clear();
-            run<false>();
+            run_some<false>(rows);
 #pragma unroll
             for (int i = 0; i < REGS / 4; i++) {
                 const float4 v = lds_float4(tot + i * 2048);
@@ -441,11 +460,6 @@ template <class S> __device__ __forceinline__ void consume(const cu_linear &a, u
     asm volatile("" : "+r"(me.w_off), "+r"(me.sb_off), "+r"(me.dx_off)); /* keep them */
     me.slot = 0;
     me.phase = 0;
-#pragma unroll
-    for (int i = 0; i < S::REGS; i++) {
-        me.d.v[i] = 0;
-        if (F::PLANES) me.d.l[F::PLANES ? i : 0] = 0;
-    }
     uint32_t told = base + S::TOLD;
     for (int id = blockIdx.x; id < all.n(); id += gridDim.x, told = told + S::TILE == base + S::SLOTS ? base + S::TOLD : told + S::TILE) {
         barrier_wait(me.bars + (uint32_t)me.slot * 8, me.phase);
@@ -453,19 +467,20 @@ template <class S> __device__ __forceinline__ void consume(const cu_linear &a, u
             me.pass();
             continue;
         }
-        me.run_tile();
+        me.run_tile(__shfl_sync(FULL, (int)lds_u32(told + 4), 0));
         me.write(told, area);
     }
 }
 
-template <class S> __device__ __forceinline__ void wgemm(const cu_linear &a)
+template <class S> __device__ __forceinline__ void wgemm(const cu_gemm_args &args)
 {
-    extern __shared__ uint8_t raw_smem[];
-    uint8_t *smem = (uint8_t *)(((uintptr_t)raw_smem + 1023) & ~(uintptr_t)1023);
+    const cu_linear &a = args.a;
+    extern __shared__ uint8_t raw[];
+    uint8_t *smem = (uint8_t *)(((uintptr_t)raw + 1023) & ~(uintptr_t)1023);
     const uint32_t base = address(smem), bars = base + S::BARS;
     if (threadIdx.x == 0) {
         for (int i = 0; i < S::STAGES; i++) {
-            barrier_init(bars + i * 8, 128);                 /* full: every producer */
+            barrier_init(bars + i * 8, 128 + S::F::TILED);        /* full: every producer, and who expects bytes */
             barrier_init(bars + (S::STAGES + i) * 8, 128 * S::WGS); /* empty: every consumer */
         }
         fence_async();
@@ -481,7 +496,7 @@ template <class S> __device__ __forceinline__ void wgemm(const cu_linear &a)
     }
     if (threadIdx.x >= 128 * S::WGS) {
         fewer_registers<S::PRODUCER_REGS>();
-        produce<S>(a, base, all);
+        produce<S>(args, base, all);
     } else {
         more_registers<S::CONSUMER_REGS>();
         consume<S>(a, base, all);
@@ -496,12 +511,12 @@ template <class S> __device__ __forceinline__ void wgemm(const cu_linear &a)
 #define ON_SM90A(...) /* other machine code of the same fatbin: never launched */
 #endif
 #define WGEMM(name, ...)                                                                                     \
-    extern "C" __global__ void __launch_bounds__(gm::wshape<__VA_ARGS__>::THREADS, 1) name(const __grid_constant__ cu_linear a) \
+    extern "C" __global__ void __launch_bounds__(gm::wshape<__VA_ARGS__>::THREADS, 1) name(const __grid_constant__ cu_gemm_args a) \
     {                                                                                                        \
         ON_SM90A(gm::wgemm<gm::wshape<__VA_ARGS__>>(a);)                                                       \
     }
 
-WGEMM(k_gemm_q4g64_sm90, gm::fmt<4, 64, 2>, 4, 64, 4)
+WGEMM(k_gemm_q4g64_sm90, gm::fmt<4, 64, 2, false, true>, 4, 64, 4)
 WGEMM(k_gemm_q2g128_sm90, gm::fmt<2, 128, 1>, 4, 64, 5)
 WGEMM(k_gemm_q4g32_sm90, gm::fmt<4, 32, 2>, 4, 64, 7)
 WGEMM(k_gemm_q8g64_sm90, gm::fmt<8, 64, 1>, 4, 64, 5)

@@ -5,6 +5,7 @@
 #include "cuda/few.h"
 #include "cuda/stream.h"
 #include "cuda/fuse.h"
+#include "cuda/gemm_maps.h"
 #include <math.h>
 #include <string.h>
 
@@ -219,7 +220,14 @@ enum { GEMM_ROWS = 17, GEMM_EXPERT_ROWS = 5 }; /* the many-rows kernel from here
 
 static int gemm_launch(cb_dev *d, const cu_gemm *g, cu_linear *a, cb_err *err)
 {
-    return cu_function_launch(d, d->gemm[g - cu_gemms], (unsigned)cu_gemm_grid(g, a, d->n_sm), 1, 1, (unsigned)g->block, (unsigned)g->shared, a, err);
+    cu_gemm_args args;
+    void *p = a;
+    if (g->cc == 90) {
+        CUresult r = cu_gemm_prepare(d->cu.cuTensorMapEncodeTiled_, g, a, &args);
+        if (r != CUDA_SUCCESS) return cu_fail(&d->cu, r, g->kernel, err);
+        p = &args;
+    }
+    return cu_function_launch(d, d->gemm[g - cu_gemms], (unsigned)cu_gemm_grid(g, a, d->n_sm), 1, 1, (unsigned)g->block, (unsigned)g->shared, p, err);
 }
 
 /* One part with the many-rows kernel, remainders too: 1, or 0 when there is none for it. *listed: whose remainders are listed. */

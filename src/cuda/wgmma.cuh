@@ -15,6 +15,13 @@ __device__ __forceinline__ bool bar_ready(uint32_t bar, uint32_t parity)
 }
 
 __device__ __forceinline__ void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+/* A box of a tensor of bytes (the map says how large, and how its chunks are XORed), from column x and row y on: zeros where the tensor
+ * ends. By one thread; the barrier gets the box's bytes. */
+__device__ __forceinline__ void fetch_box(uint32_t to, const void *map, int x, int y, uint32_t barrier)
+{
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0],[%1,{%2,%3}],[%4];" ::"r"(to), "l"(map), "r"(x),
+                 "r"(y), "r"(barrier) : "memory");
+}
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int N> __device__ __forceinline__ void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory"); }

@@ -2,6 +2,7 @@
  * ECC error) every call that touches the context gives it again, until the last owner has released the context. */
 #include "fake_cuda.h"
 #include "fake_kernels.h"
+#include "fake_map.h"
 #include <cuda.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -510,6 +511,30 @@ EXPORT CUresult cuModuleGetFunction(CUfunction *out, CUmodule m, const char *nam
     m->functions = f;
     f->shared = 48 << 10;
     *out = f;
+    return leave(CUDA_SUCCESS);
+}
+
+EXPORT CUresult cuTensorMapEncodeTiled(CUtensorMap *out, CUtensorMapDataType type, cuuint32_t rank, void *at, const cuuint64_t *size, const cuuint64_t *stride,
+                                       const cuuint32_t *box, const cuuint32_t *step, CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
+                                       CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill)
+{
+    ENTER(cuTensorMapEncodeTiled);
+    static const uint32_t patterns[] = {[CU_TENSOR_MAP_SWIZZLE_NONE] = 0, [CU_TENSOR_MAP_SWIZZLE_32B] = 32, [CU_TENSOR_MAP_SWIZZLE_64B] = 64, [CU_TENSOR_MAP_SWIZZLE_128B] = 128};
+    int known = type == CU_TENSOR_MAP_DATA_TYPE_UINT8 && rank == 2 && step[0] == 1 && step[1] == 1 && interleave == CU_TENSOR_MAP_INTERLEAVE_NONE &&
+                 swizzle <= CU_TENSOR_MAP_SWIZZLE_128B && fill == CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE;
+    (void)promotion;
+    if (!known || (uintptr_t)at % 16 || stride[0] % 16 || !size[0] || !size[1] || size[0] >> 32 || size[1] >> 32 || box[0] % 16 || !box[0] || !box[1] || box[0] > 256 || box[1] > 256 ||
+        (patterns[swizzle] && box[0] > patterns[swizzle])) {
+        broken("a tensor map that the driver would refuse");
+        return leave(CUDA_ERROR_INVALID_VALUE);
+    }
+    if (!find(at, (size[1] - 1) * stride[0] + size[0], 0)) {
+        broken("a tensor map of what was not allocated");
+        return leave(CUDA_ERROR_INVALID_VALUE);
+    }
+    fake_map m = {.at = at, .row_bytes = size[0], .rows = size[1], .stride = stride[0], .box_bytes = box[0], .box_rows = box[1], .swizzle = patterns[swizzle]};
+    memset(out, 0, sizeof *out);
+    memcpy(out, &m, sizeof m);
     return leave(CUDA_SUCCESS);
 }
 

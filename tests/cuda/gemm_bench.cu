@@ -5,6 +5,7 @@
 #include "cuda/gemm.cu"
 #include "gemm_twin.cuh"
 #include "cuda/gemm.h"
+#include "cuda/gemm_maps.h"
 extern "C" {
 #include "kernels/kernels.h"
 void cb_linear_c(const cb_mm *mm, int64_t n0, int64_t n1, void *scratch);
@@ -142,26 +143,31 @@ __global__ void reference(cu_linear a)
 
 /* ---- kernels ---- */
 
-typedef void (*kernel_fn)(cu_linear);
+typedef const void *kernel_fn;
 struct variant {
     const char *name;
     kernel_fn fn;
-    int fmt, bits, group, rt, tt, block, shared, persistent;
+    int fmt, bits, group, rt, tt, block, shared, persistent, w_box;
 };
-#define V(fn, fmt, ...) {#fn, fn, fmt, gm::shape<__VA_ARGS__>::F::BITS, gm::shape<__VA_ARGS__>::F::GROUP, gm::shape<__VA_ARGS__>::RT, gm::shape<__VA_ARGS__>::TT, gm::shape<__VA_ARGS__>::THREADS, gm::shape<__VA_ARGS__>::SMEM, 0}
-#define W(fn, fmt, ...) {#fn, fn, fmt, gm::wshape<__VA_ARGS__>::F::BITS, gm::wshape<__VA_ARGS__>::F::GROUP, gm::wshape<__VA_ARGS__>::RT, gm::wshape<__VA_ARGS__>::TT, gm::wshape<__VA_ARGS__>::THREADS, gm::wshape<__VA_ARGS__>::SMEM, 1}
+#define V(fn, fmt, ...) {#fn, (kernel_fn)fn, fmt, gm::shape<__VA_ARGS__>::F::BITS, gm::shape<__VA_ARGS__>::F::GROUP, gm::shape<__VA_ARGS__>::RT, gm::shape<__VA_ARGS__>::TT, gm::shape<__VA_ARGS__>::THREADS, gm::shape<__VA_ARGS__>::SMEM, 0, 0}
+#define W(fn, fmt, ...) {#fn, (kernel_fn)fn, fmt, gm::wshape<__VA_ARGS__>::F::BITS, gm::wshape<__VA_ARGS__>::F::GROUP, gm::wshape<__VA_ARGS__>::RT, gm::wshape<__VA_ARGS__>::TT, gm::wshape<__VA_ARGS__>::THREADS, gm::wshape<__VA_ARGS__>::SMEM, 1, gm::wshape<__VA_ARGS__>::F::TILED ? gm::wshape<__VA_ARGS__>::F::WS : 0}
 #include "gemm_variants.h"
 
 static void launch(const variant &v, const cu_linear &a)
 {
-    cu_gemm g = {v.name, v.fmt, v.bits, v.group, 80, v.rt, v.tt, v.block, v.shared, v.persistent, 1};
+    cu_gemm g = {v.name, v.fmt, v.bits, v.group, 80, v.rt, v.tt, v.block, v.shared, v.persistent, 1, v.w_box};
+    static cu_map_encoder encode;
+    cudaDriverEntryPointQueryResult found;
+    if (!encode) CK(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", (void **)&encode, 12000, cudaEnableDefault, &found));
+    cu_gemm_args args;
+    if (cu_gemm_prepare(encode, &g, &a, &args) != CUDA_SUCCESS) printf("no map for %s\n", v.name), exit(1);
     static std::vector<kernel_fn> seen;
     if (std::find(seen.begin(), seen.end(), v.fn) == seen.end()) {
         CK(cudaFuncSetAttribute(v.fn, cudaFuncAttributeMaxDynamicSharedMemorySize, v.shared));
         seen.push_back(v.fn);
     }
-    v.fn<<<(unsigned)cu_gemm_grid(&g, &a, n_sm), v.block, v.shared>>>(a);
-    CK(cudaGetLastError());
+    void *params[] = {v.persistent ? (void *)&args : (void *)&a};
+    CK(cudaLaunchKernel(v.fn, dim3((unsigned)cu_gemm_grid(&g, &a, n_sm)), dim3(v.block), params, v.shared, 0));
 }
 
 /* ---- a problem ---- */
@@ -465,7 +471,9 @@ static void launch_twin(const cu_linear &a)
     using S = gm::twin_shape;
     CK(cudaFuncSetAttribute(k_gemm_twin_q4g64, cudaFuncAttributeMaxDynamicSharedMemorySize, S::SMEM));
     int tiles = (a.w.n_out + S::RT - 1) / S::RT * ((a.n_rows + S::TT - 1) / S::TT);
-    k_gemm_twin_q4g64<<<std::min(tiles, n_sm), S::THREADS, S::SMEM>>>(a);
+    cu_gemm_args args = {};
+    args.a = a;
+    k_gemm_twin_q4g64<<<std::min(tiles, n_sm), S::THREADS, S::SMEM>>>(args);
     CK(cudaGetLastError());
 }
 static void time_twin(int M, int N, int K, double blas_us)
@@ -518,7 +526,7 @@ int main(int argc, char **argv)
         bool same = false;
         for (const variant &v : variants)
             same |= !strcmp(v.name, g.kernel) && v.fmt == g.fmt && v.bits == g.bits && v.group == g.group && v.rt == g.rt && v.tt == g.tt && v.block == g.block && v.shared == g.shared &&
-                    v.persistent == g.persistent;
+                    v.persistent == g.persistent && v.w_box == g.w_box;
         if (!same) printf("gemm.h is wrong about %s\n", g.kernel), n_bad++;
     }
     auto wanted = [&](const variant &v) {

@@ -7,7 +7,7 @@ namespace gm {
 
 struct twin_fmt {
     static constexpr int BITS = 4, GROUP = 64, SG = 1, PACK = 1, XB = 64, WB = 32, KS = 2, TB = 128, WS = 32;
-    static constexpr bool PLANES = false, AFFINE = true;
+    static constexpr bool PLANES = false, AFFINE = true, TILED = false;
 };
 struct twin_shape {
     using F = twin_fmt;
@@ -143,14 +143,15 @@ __device__ __forceinline__ void twin_consume(const cu_linear &a, uint32_t base, 
 
 } // namespace gm
 
-extern "C" __global__ void __launch_bounds__(384, 1) k_gemm_twin_q4g64(const __grid_constant__ cu_linear a)
+extern "C" __global__ void __launch_bounds__(384, 1) k_gemm_twin_q4g64(const __grid_constant__ cu_gemm_args args)
 {
     using S = gm::twin_shape;
+    const cu_linear &a = args.a;
     extern __shared__ uint8_t raw_smem[];
     const uint32_t base = (address(raw_smem) + 1023) & ~1023u, bars = base + S::BARS;
     if (threadIdx.x == 0) {
         for (int i = 0; i < S::STAGES; i++) {
-            barrier_init(bars + i * 8, 128 + 4);
+            barrier_init(bars + i * 8, 128);
             barrier_init(bars + (S::STAGES + i) * 8, 4 * S::WGS);
         }
         gm::fence_async();
@@ -159,7 +160,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) k_gemm_twin_q4g64(const __g
     const gm::work all = {0, (a.n_rows + S::TT - 1) / S::TT, (a.w.n_out + S::RT - 1) / S::RT};
     if (threadIdx.x >= 128 * S::WGS) {
         fewer_registers<88>();
-        gm::produce<S>(a, base, all);
+        gm::produce<S>(args, base, all);
     } else {
         more_registers<208>();
         gm::twin_consume(a, base, all);

@@ -1,6 +1,6 @@
 /* cuda_emulated.c: the GPU's kernels give the CPU's bits, without a GPU: on a driver whose kernels are run by fibers on the CPU
- * (tests/cuda/emulate). All but those of gemm_sm90.cu; races, and what the hardware does otherwise than its manual, are left to tests/op/cuda.c
- * on a GPU. Each tiny checkpoint in single rows, in chunks, in one step, and among few and more others. CB_TEST_ONLY: some of them. */
+ * (tests/cuda/emulate). Races, and what the hardware does otherwise than its manual, are left to tests/op/cuda.c on a GPU. Each tiny
+ * checkpoint in single rows, in chunks, in one step, and among few and more others. CB_TEST_ONLY: some of them. */
 #include "../support/emulated.h"
 #include "../support/tmpdir.h"
 
@@ -153,6 +153,27 @@ static void test_older(void **state)
     compare("-4bit");
 }
 
+/* Kernels that only 9.0 has (gemm_sm90.cu): one step of more rows than others take. */
+static void test_many_rows(void **state)
+{
+    (void)state;
+    enum { ROWS = 70 };
+    if (!emulated.lib) skip();
+    emulated_tell("cc=90");
+    for (int i = 0, bad = 0; i < n_names; i++) {
+        uint64_t h[2];
+        if (!strstr(names[i], "-4bit") && !strstr(names[i], "bonsai2") && !strstr(names[i], "-8bit")) continue;
+        for (int gpu = 0; gpu < 2; gpu++) {
+            cb_engine *e = te_open(names[i], &(cb_engine_opts){.device = gpu ? "cuda" : "cpu", .ctx_size = 128, .max_rows = ROWS, .max_sessions = 1, .n_threads = 1});
+            h[gpu] = te_hash(e, ROWS, ROWS);
+            cb_engine_close(e);
+        }
+        if (h[0] != h[1]) print_message("%s: %016llx, the CPU has %016llx\n", names[i], (unsigned long long)h[1], (unsigned long long)h[0]), bad++;
+        assert_int_equal(bad, 0);
+    }
+    emulated_tell("cc=91");
+}
+
 /* Rows of single rows' steps by one thread block each, as steps of a few rows have them. */
 static void test_no_clusters(void **state)
 {
@@ -179,6 +200,6 @@ int main(void)
     n_names = te_find_checkpoints(names, golden, getenv("CB_TEST_ONLY"));
     emulated_open();
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_kernels), cmocka_unit_test(test_backwards), cmocka_unit_test(test_no_clusters), cmocka_unit_test(test_one_processor),
-                                       cmocka_unit_test(test_older)};
+                                       cmocka_unit_test(test_many_rows), cmocka_unit_test(test_older)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -27,6 +27,7 @@
 #undef __noinline__
 #define __noinline__
 #define __CUDA_ARCH__ 900
+#define __CUDA_ARCH_FEAT_SM90_ALL
 using std::max;
 using std::min;
 

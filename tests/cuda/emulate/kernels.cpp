@@ -1,7 +1,7 @@
-/* kernels.cpp: the kernels that are emulated, by name: all but those of gemm_sm90.cu and the probes. */
+/* kernels.cpp: the kernels that are emulated, by name: all but the probes. */
 #include "run.h"
 extern "C" {
-#include "cuda/abi.h"
+#include "cuda/gemm.h"
 #include "../fake_kernels.h"
 }
 #include <stdio.h>
@@ -17,7 +17,10 @@ extern "C" {
     X(k_moe_count, cu_sort) X(k_moe_sort, cu_sort) X(k_encode, cu_encode) X(k_remainders, cu_remainders) X(k_best, cu_best) X(k_change, cu_sample) X(k_top_count, cu_sample) X(k_top_take, cu_sample)                                       \
     X(k_attn_many64, cu_attention) X(k_attn_many128, cu_attention) X(k_attn_many256, cu_attention)                                 \
     X(k_delta_prepare, cu_delta) X(k_delta_scan, cu_delta) X(k_gemm_q4g64, cu_linear) X(k_gemm_q2g128, cu_linear)                  \
-    X(k_gemm_q4g32, cu_linear) X(k_gemm_q8g64, cu_linear) X(k_gemm_planes, cu_linear)
+    X(k_gemm_q4g32, cu_linear) X(k_gemm_q8g64, cu_linear) X(k_gemm_planes, cu_linear)                  \
+    X(k_gemm_q4g64_sm90, cu_gemm_args) X(k_gemm_q2g128_sm90, cu_gemm_args) X(k_gemm_q4g32_sm90, cu_gemm_args) X(k_gemm_q8g64_sm90, cu_gemm_args)              \
+    X(k_gemm_planes_sm90, cu_gemm_args) X(k_gemm_q4g64_sm90_s, cu_gemm_args) X(k_gemm_q2g128_sm90_s, cu_gemm_args) X(k_gemm_q4g32_sm90_s, cu_gemm_args)        \
+    X(k_gemm_q8g64_sm90_s, cu_gemm_args) X(k_gemm_planes_sm90_s, cu_gemm_args)
 
 #define BODY(name, type)                                                              \
     extern "C" void name(const type);                                                 \
