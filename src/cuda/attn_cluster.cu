@@ -243,7 +243,7 @@ template <int PARTS> __device__ __forceinline__ void attn_cluster(const cu_attn_
             if (value_slot == slots) value_slot = 0, value_parity ^= 1;
             const uint8_t *half = room + (ring - at) + slot * HALF;
             uint8_t *values_half = room + (ring - at) + value_slot * HALF;
-            if (now) barrier_wait(address(&s.bars[slot]), parity);
+            barrier_wait(address(&s.bars[slot]), parity); /* ahead, too: nothing is read or written while copies are on their way there */
             __syncthreads();
             if (u && d == 0) { /* in the place of the values before */
                 fence_copies();
@@ -251,7 +251,7 @@ template <int PARTS> __device__ __forceinline__ void attn_cluster(const cu_attn_
             }
             if (warp < WORKERS) scores<PARTS>(warp, half, own, DIM, sm);
             __syncthreads();
-            if (now) barrier_wait(address(&s.bars[value_slot]), value_parity);
+            barrier_wait(address(&s.bars[value_slot]), value_parity);
 #pragma unroll 1
             for (int i = d; i < 2 * DIM && own >= 0; i += THREADS) values_half[i * CU_BLOCK + t] = (uint8_t)(i < DIM ? sm.v[0][i] : sm.v[1][i - DIM]);
             if (warp < n_q) {

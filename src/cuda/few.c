@@ -74,11 +74,12 @@ static int parts_of(const maker *m, int width)
     return whole || n > CU_FEW_PARTS ? 0 : n;
 }
 
-/* Elements of a part of the only row, for a cluster: parts of whole warps, or up to four that share Hadamard blocks. 0: impossible. */
+/* Elements of a part of the only row, for a cluster: two parts or more of whole warps, up to four of which may share Hadamard blocks. 0: impossible. */
 static int cluster_part(const maker *m, int width)
 {
     if (width % 16) return 0;
-    for (int part = width > CU_CLUSTER_WIDTH ? (width + 256 * CU_CLUSTER_MOST - 1) / (256 * CU_CLUSTER_MOST) * 256 : CU_CLUSTER_WIDTH / 4; part <= CU_CLUSTER_PART; part += 256) {
+    int least = width > CU_CLUSTER_WIDTH ? (width + 256 * CU_CLUSTER_MOST - 1) / (256 * CU_CLUSTER_MOST) * 256 : CU_CLUSTER_WIDTH / 4, half = (width + 511) / 512 * 256;
+    for (int part = half < least ? half : least; part <= CU_CLUSTER_PART && part < width; part += 256) {
         bool fits = true;
         for (int i = 0; i < m->n_chain; i++) {
             const cb_op *o = &m->p->ops[m->made[i]];

@@ -322,6 +322,7 @@ static unsigned cluster_ranks(const cb_dev *d, int parts, cu_attn_step *a, unsig
     for (int per = 1; per <= (queries <= 2 ? 2 : 1); per++) {
         int ranks = (a->n_splits + per - 1) / per;
         if (ranks < queries) ranks = queries;
+        if (ranks < 2) ranks = 2;
         if (ranks > CU_CLUSTER_RANKS || clusters > d->attn_clusters[ranks] || clusters * ranks > d->n_sm) continue;
         a->slots = 2; /* launches overlap where memory is left */
         *shared = (unsigned)(fixed + a->slots * CU_STEP_HALF(parts));

@@ -42,7 +42,7 @@ static int stage_bytes(cu_stream *a)
     return (most + 127) & ~127;
 }
 
-enum { BEHIND = 1024 }; /* loads run ahead of what there is */
+enum { BEHIND = 1024, OVER = 128 }; /* loads run ahead of what there is: of activations; of scales, which must not meet sums there */
 
 /* What a group of a tile costs a warp that has this many segments at a time. */
 static int time_of(int per) { return per == 4 ? 25 : per == 2 ? 34 : 45; }
@@ -75,7 +75,7 @@ static int lay_out(cu_stream *a, int groups, int tiles, int stages, int most)
 {
     int bytes = stage_bytes(a), columns = a->columns * (a->x_bytes + 8 * groups) + BEHIND, best = 0;
     if (!bytes) return 0;
-    int slots = (most - CU_STREAM_RING - CU_STREAM_ZEROS - columns) / (bytes + a->sum_bytes);
+    int slots = (most - CU_STREAM_RING - OVER - CU_STREAM_ZEROS - columns) / (bytes + a->sum_bytes);
     if (slots > CU_STREAM_SLOTS) slots = CU_STREAM_SLOTS;
     for (int per = 1; per <= 4; per *= 2) {
         int streams = CU_STREAM_WARPS * per / CU_SEGMENTS;
@@ -98,7 +98,7 @@ static int lay_out(cu_stream *a, int groups, int tiles, int stages, int most)
     a->subs = CU_SEGMENTS / a->per;
     a->slots = slots;
     a->slot_bytes = bytes;
-    a->sums_at = CU_STREAM_RING + room * bytes;
+    a->sums_at = CU_STREAM_RING + room * bytes + OVER;
     a->zeros_at = a->sums_at + room * a->sum_bytes;
     a->x_at = a->zeros_at + CU_STREAM_ZEROS;
     return a->x_at + columns;
