@@ -78,8 +78,8 @@ static int parts_of(const maker *m, int width)
 static int cluster_part(const maker *m, int width)
 {
     if (width % 16) return 0;
-    int least = width > CU_CLUSTER_WIDTH ? (width + 256 * CU_CLUSTER_MOST - 1) / (256 * CU_CLUSTER_MOST) * 256 : CU_CLUSTER_WIDTH / 4, half = (width + 511) / 512 * 256;
-    for (int part = half < least ? half : least; part <= CU_CLUSTER_PART && part < width; part += 256) {
+    int least = width > CU_CLUSTER_WIDTH ? (width + 256 * CU_CLUSTER_MOST - 1) / (256 * CU_CLUSTER_MOST) * 256 : CU_CLUSTER_WIDTH / 4;
+    for (int part = least; part <= CU_CLUSTER_PART && part < width; part += 256) { /* a cluster of one is none to compute-sanitizer */
         bool fits = true;
         for (int i = 0; i < m->n_chain; i++) {
             const cb_op *o = &m->p->ops[m->made[i]];
