@@ -74,7 +74,8 @@ static int parts_of(const maker *m, int width)
     return whole || n > CU_FEW_PARTS ? 0 : n;
 }
 
-/* Elements of a part of the only row, for a cluster: two parts or more of whole warps, up to four of which may share Hadamard blocks. 0: impossible. */
+/* Elements of a part of the only row, for a cluster: two parts or more, of four warps or more (row_clusters.cu has work for two at once), up to four of
+ * which may share Hadamard blocks. 0: impossible. */
 static int cluster_part(const maker *m, int width)
 {
     if (width % 16) return 0;
