@@ -113,19 +113,7 @@ __device__ __forceinline__ void prepare_head(const cu_attn_step &a, const head_o
 #pragma unroll
         for (int j = 0; j < N; j++) v[j] = cb_fma(v[j], sign, __shfl_xor_sync(FULL, v[j], w));
     }
-#pragma unroll
-    for (int w = 1; w < N; w *= 2) {
-        if (32 * w >= block) break;
-#pragma unroll
-        for (int j = 0; j < N; j++)
-            if (!(j & w)) {
-                float x = v[j], y = v[j | w];
-                v[j] = x + y;
-                v[j | w] = x - y;
-            }
-    }
-#pragma unroll
-    for (int j = 0; j < N; j++) v[j] = v[j] * of.y;
+    rotate_within(v, block, of.y);
 #pragma unroll
     for (int g = 0; g < PARTS; g++) {
         m[g] = __reduce_max_sync(FULL, max(__float_as_uint(fabsf(v[2 * g])), __float_as_uint(fabsf(v[2 * g + 1]))));

@@ -39,19 +39,9 @@ template <int N> __device__ __forceinline__ float rms_inverse(const float (&v)[N
     return 1.0f / sqrtf(lane_fold(sum) / (float)dim + eps);
 }
 
-template <int N> __device__ __forceinline__ void rotate(float (&v)[N], int block, float scale)
+/* Of a rotation the strides that are within a lane, 32 and more, and the scale. */
+template <int N> __device__ __forceinline__ void rotate_within(float (&v)[N], int block, float scale)
 {
-    int lane = threadIdx.x % 32;
-    if (block == 1) return;
-#pragma unroll
-    for (int w = 1; w < 32; w *= 2) {
-        if (w >= block) break;
-#pragma unroll
-        for (int j = 0; j < N; j++) {
-            float other = __shfl_xor_sync(FULL, v[j], w);
-            v[j] = lane & w ? other - v[j] : v[j] + other;
-        }
-    }
 #pragma unroll
     for (int w = 1; w < N; w *= 2) {
         if (32 * w >= block) break;
@@ -65,6 +55,22 @@ template <int N> __device__ __forceinline__ void rotate(float (&v)[N], int block
     }
 #pragma unroll
     for (int j = 0; j < N; j++) v[j] = v[j] * scale;
+}
+
+template <int N> __device__ __forceinline__ void rotate(float (&v)[N], int block, float scale)
+{
+    int lane = threadIdx.x % 32;
+    if (block == 1) return;
+#pragma unroll
+    for (int w = 1; w < 32; w *= 2) {
+        if (w >= block) break;
+#pragma unroll
+        for (int j = 0; j < N; j++) {
+            float other = __shfl_xor_sync(FULL, v[j], w);
+            v[j] = lane & w ? other - v[j] : v[j] + other;
+        }
+    }
+    rotate_within(v, block, scale);
 }
 
 struct vector {

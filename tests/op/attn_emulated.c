@@ -200,12 +200,7 @@ static void test_shapes(void **state)
             if (getenv("CB_EMULATE_BACKWARDS") ? k == i % 5 : k % 2 == i % 2 || k == 2) compare(&shapes[i], 1 + (int)(k == 1), tokens[k]);
 }
 
-static void test_backwards(void **state)
-{
-    setenv("CB_EMULATE_BACKWARDS", "1", 1);
-    test_shapes(state);
-    unsetenv("CB_EMULATE_BACKWARDS");
-}
+static void test_backwards(void **state) { emulated_backwards(test_shapes, state); }
 
 int main(void)
 {

@@ -5,6 +5,7 @@
 #include "kernels/kernels.h"
 #include "kernels/num.h"
 #include "../support/emulated.h"
+#include "../support/random.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,21 +16,6 @@
 enum { EXPERTS = 6, ROWS = 40, SHARED = 232448, MATRICES = 2 };
 
 static fake_kernel kernel;
-static uint64_t random_state = 1;
-static uint32_t rnd(void)
-{
-    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(random_state >> 33);
-}
-static float uniform(void) { return (float)(rnd() % 20001) / 10000 - 1; }
-
-static void *room(size_t bytes)
-{
-    void *p = aligned_alloc(64, (bytes + 63) / 64 * 64);
-    memset(p, 0, (bytes + 63) / 64 * 64);
-    return p;
-}
-
 typedef struct bench {
     int n_out, groups, rows; /* rows: of the activations */
     cu_linear p[MATRICES];

@@ -4,6 +4,7 @@
 #include "cuda/gemm.h"
 #include "../cuda/fake_map.h"
 #include "../support/emulated.h"
+#include "../support/random.h"
 #include "kernels/kernels.h"
 #include "kernels/num.h"
 #include <setjmp.h>
@@ -18,21 +19,6 @@ typedef struct shape {
 } shape;
 static const shape shapes[] = {{64, 8, 20, 0, 0, 0},  {300, 3, 70, 0, 0, 1}, {257, 11, 64, 0, 1, 0}, {128, 16, 130, 0, 0, 0},
                                {200, 9, 150, 5, 1, 0}, {96, 8, 120, 7, 1, 1}, {64, 17, 33, 3, 0, 0}};
-
-static uint64_t random_state = 1;
-static uint32_t rnd(void)
-{
-    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(random_state >> 33);
-}
-static float uniform(void) { return (float)(rnd() % 20001) / 10000 - 1; }
-
-static void *room(size_t bytes)
-{
-    void *p = aligned_alloc(64, (bytes + 63) / 64 * 64);
-    memset(p, 0, (bytes + 63) / 64 * 64);
-    return p;
-}
 
 typedef struct bench {
     cu_linear a;
@@ -192,12 +178,7 @@ static void test_kernels(void **state)
 }
 
 /* Warps and lanes have no order. */
-static void test_backwards(void **state)
-{
-    setenv("CB_EMULATE_BACKWARDS", "1", 1);
-    test_kernels(state);
-    unsetenv("CB_EMULATE_BACKWARDS");
-}
+static void test_backwards(void **state) { emulated_backwards(test_kernels, state); }
 
 int main(void)
 {

@@ -187,12 +187,7 @@ static void test_off(void **state)
     assert_true(most > 10);
 }
 
-static void test_backwards(void **state)
-{
-    setenv("CB_EMULATE_BACKWARDS", "1", 1);
-    test_shapes(state);
-    unsetenv("CB_EMULATE_BACKWARDS");
-}
+static void test_backwards(void **state) { emulated_backwards(test_shapes, state); }
 
 int main(void)
 {

@@ -50,4 +50,11 @@ static inline fake_kernel emulated_kernel(const char *name, size_t bytes)
     if (!k || size != bytes) fail_msg("%s: %zu bytes, not %zu", name, size, bytes);
     return k;
 }
+/* A test once more, with thread blocks, warps and lanes in the opposite order. */
+static inline void emulated_backwards(void (*test)(void **), void **state)
+{
+    setenv("CB_EMULATE_BACKWARDS", "1", 1);
+    test(state);
+    unsetenv("CB_EMULATE_BACKWARDS");
+}
 #endif
