@@ -3,6 +3,7 @@
 #include "cuda/lower.h"
 #include "cuda/few.h"
 #include "cuda/fuse.h"
+#include "cuda/tape.h"
 #include "plan/layout.h"
 #include <string.h>
 
@@ -70,7 +71,7 @@ static bool fits(const cu_sched *s, int i, const int32_t *group, int n, bool row
     return true;
 }
 
-enum { WINDOW = 96 };
+enum { WINDOW = 192 };
 
 /* Begins with op `from` and adds what fits; returns the size of the group. */
 static int gather(const cu_sched *s, int from, int32_t *group)
@@ -99,13 +100,19 @@ static void look_ahead(const cb_plan *p, int32_t *ahead)
 
 /* ---- fused patterns: one launch, placed by its first op ---- */
 
-/* Patterns that interleave could wait for each other: of two the first is taken. */
+/* Patterns that interleave could wait for each other: of two the first is taken. On steps of one row tapes come before all. */
 static void find_patterns(const cb_dev *d, bool wanted, cu_sched *s)
 {
     int32_t group[CU_MAX_FUSED], end = -1;
     for (int i = 0; i < s->p->n_ops; i++) s->anchor[i] = -1;
     for (int i = 0; i < s->p->n_ops && wanted; i++) {
-        int n = cu_fuse(d, i, group);
+        int n = s->single ? cu_tape_ops(d, i) : 0;
+        if (n) {
+            for (end = i + n - 1; i < end; i++) s->anchor[i] = end - n + 1;
+            s->anchor[end] = end - n + 1;
+            continue;
+        }
+        n = cu_fuse(d, i, group);
         if (n == 0 || group[0] <= end) continue;
         end = group[n - 1];
         while (n) s->anchor[group[--n]] = i;
@@ -277,7 +284,9 @@ static int make(cb_dev *d, int which, cu_row_op *table, CUdeviceptr at, cb_err *
         n = 1;
         group[0] = from;
         l->anchor = s.anchor[from];
-        if (l->anchor >= 0) n = cu_fuse(d, l->anchor, group);
+        if (l->anchor >= 0 && s.single && (n = cu_tape_ops(d, l->anchor)))
+            for (int k = 0; k < n; k++) group[k] = l->anchor + k;
+        else if (l->anchor >= 0) n = cu_fuse(d, l->anchor, group);
         else if (which != CU_FOR_TAP) n = gather(&s, from, group);
         const cb_op *o = &p->ops[group[0]];
         l->wanted = o->out >= 0 && p->values[o->out].wanted;

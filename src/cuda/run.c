@@ -3,6 +3,7 @@
 #include "cuda/graph.h"
 #include "cuda/lower.h"
 #include "cuda/small.h"
+#include "cuda/tape.h"
 #include <stddef.h>
 #include <string.h>
 
@@ -104,6 +105,8 @@ static int send_step(cb_dev *d, cb_err *err)
     s->table_stride = d->table_stride;
     s->n_ids = b->n_ids ? b->n_ids : d->plan->n_vocab;
     s->bad_op = CU_NO_OP;
+    int rc = b->n_rows == 1 && !b->tap ? cu_tape_begin(d, &s->turn, err) : 0;
+    if (rc < 0) return rc;
     if (b->asks) {
         p.at = (p.at + 7) / 8 * 8;
         p.at += cu_sample_put(d, p.host + p.at, p.dev + p.at);
@@ -306,7 +309,9 @@ static int run(cb_dev *d, cb_err *err)
         if (rc == 0 && b->asks) rc = cu_sample_launch(d, err);
         if (rc == 0) rc = fetch(d, err);
     }
-    return rc < 0 || ((b->best || b->asks) && b->n_wanted) ? rc : results(d, err);
+    if (rc == 0 && !((b->best || b->asks) && b->n_wanted)) rc = results(d, err);
+    if (rc == 0 && d->schedule == &d->schedules[CU_FOR_ONE]) cu_tape_end(d);
+    return rc;
 }
 
 static int is_lost(cb_err *err) { return cb_fail(err, CB_EIO, "cuda: the device failed in an earlier step; close the model and open it again"); }

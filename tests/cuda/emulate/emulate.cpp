@@ -72,7 +72,7 @@ static void yield()
 /* The other warps, then this warp's next lane. */
 void emu_pause()
 {
-    warps[emu_thread / 32].next = (emu_thread + 1) % 32;
+    warps[emu_thread / 32].next = (emu_thread + (backwards ? 31 : 1)) % 32; /* as yield() goes on, so that all have their turn */
     emu_switch(&fibers[emu_thread].sp, scheduler.sp);
 }
 
@@ -91,7 +91,7 @@ const emu_lanes &emu_meet(const uint32_t *words, int n)
         w.absent = w.left;
     } else
         for (long spins = 0; w.meetings == meeting; yield())
-            if (++spins > 100000) {
+            if (++spins > 20000000) {
                 fprintf(stderr, "emulate: lanes of a warp wait for each other and some never come\n");
                 abort();
             }

@@ -1,0 +1,533 @@
+/* tape.c: which parts of a plan tape.cu runs, as phases, and their launches. A part is read op by op: a row becomes planes, products of the planes follow,
+ * then what is made of those. It ends where nothing of that is found, with outputs in memory. */
+#include "cuda/tape.h"
+#include "cuda/fuse.h"
+#include "cuda/stream.h"
+#include <math.h>
+#include <string.h>
+
+typedef struct part {
+    int first, n;            /* ops of the plan */
+    cu_tape a;
+    unsigned blocks, shared;
+    cu_kernel kernel;
+} part;
+
+typedef struct cu_tape_model {
+    part *parts;
+    int n_parts;
+    CUdeviceptr words;       /* of all parts */
+    uint64_t bytes;
+    int32_t turn;
+    bool ready;              /* the next step's words are all untold */
+} cu_tape_model;
+
+enum { LEAST_PRODUCTS = 3 }; /* of a part: fewer are sooner done by launches */
+
+/* ---- a part being read ---- */
+
+typedef struct reader {
+    const cb_plan *p;
+    const cb_dev *d;         /* NULL: only sizes are wanted */
+    int first, at;           /* ops */
+    cb_val x;                /* the residual stream; -1: not known yet */
+    int32_t *told;           /* [n_values]: word of a value, or -1 */
+    int32_t words;
+    int format;              /* of all matrices, CU_TAPE_; -1: not known yet */
+    cu_tape_phase phase[CU_TAPE_PHASES];
+    int n, products;         /* phases; those that multiply */
+    cb_val planes, plain;    /* of the phase being read; -1: none */
+} reader;
+
+static const cb_op *op(const reader *r) { return r->at < r->p->n_ops ? &r->p->ops[r->at] : NULL; }
+static bool is(const reader *r, int ahead, cb_op_kind kind) { return r->at + ahead < r->p->n_ops && r->p->ops[r->at + ahead].kind == kind; }
+static int width_of(const reader *r, cb_val v) { return r->p->values[v].width; }
+static bool single(const reader *r, cb_val v) { return !r->p->values[v].wanted && r->p->values[v].slots <= 1 && !r->p->values[v].is_logits; }
+
+static int32_t take_words(reader *r, int n)
+{
+    int32_t at = r->words;
+    r->words += (n + 3) / 4 * 4;
+    return at;
+}
+
+/* The matrix's format, or -1. */
+static int format_of(const cb_matrix *m)
+{
+#define IS(name, f, b, g, s) \
+    if (m->mode == CB_W_AFFINE && m->bits == b && m->group == g && m->scale_dtype == (s == CU_S_BF16 ? CB_BF16 : CB_F16)) return CU_TAPE_##name;
+    CU_TAPE_FORMATS(IS)
+#undef IS
+    return -1;
+}
+
+static cu_tape_phase *new_phase(reader *r, int kind, int n)
+{
+    if (r->n == CU_TAPE_PHASES) return NULL;
+    cu_tape_phase *p = &r->phase[r->n++];
+    memset(p, 0, sizeof *p);
+    p->kind = kind;
+    p->n = n;
+    p->from = -1;
+    p->share = p->plain_share = -1;
+    return p;
+}
+
+/* A row of n values in rounds of whole warps. */
+static bool fits(int n, int rounds) { return n % 256 == 0 && n <= rounds * 8 * CU_TAPE_WORKERS; }
+
+/* Where a value comes from: told in this part, or in memory, where the first phase alone may find it. */
+static bool source(reader *r, cu_tape_phase *p, cb_val v)
+{
+    p->from = r->told[v];
+    if (p->from < 0 && r->n > 1) return false;
+    if (p->from < 0 && r->d) p->in = cu_value(r->d, v);
+    return true;
+}
+
+/* The share of a quantisation, negative where rows have no remainders; false: rows may have them whatever they are. */
+static bool share_of(const reader *r, const cb_op *o, float *share)
+{
+    bool pair = r->p->values[o->out].pair;
+    *share = pair ? o->f[0] : -1;
+    return !pair || o->f[0] > 0;
+}
+
+/* ---- rows ---- */
+
+/* The value v, rotated or not, as planes; before that, as planes for plain products. */
+static bool read_planes(reader *r, cu_tape_phase *p, cb_val v)
+{
+    r->planes = r->plain = -1;
+    while (op(r) && r->planes < 0) {
+        const cb_op *o = op(r);
+        if (o->in[0] != v || o->out < 0 || !single(r, o->out)) return false;
+        if (o->kind == CB_HADAMARD && o->w[0] >= 0 && !o->n[1] && !p->block) {
+            p->block = o->n[0];
+            p->turn_scale = (float)(1.0 / sqrt((double)o->n[0]));
+            if (p->block < 2 || p->block & (p->block - 1) || p->block > 4096 || p->n % p->block) return false;
+            if (r->d) p->signs = r->d->vectors[o->w[0]];
+            v = o->out;
+        } else if (o->kind == CB_QUANT) {
+            const cb_value *q = &r->p->values[o->out];
+            bool plain = q->group == 64 && q->pack == 1;
+            if (plain && (p->kind != CU_TAPE_NORM || r->plain >= 0 || p->block)) return false;
+            if (!share_of(r, o, plain ? &p->plain_share : &p->share)) return false;
+            if (plain) r->plain = o->out, p->plain_op = r->at;
+            else {
+                r->planes = o->out, p->op = r->at, p->n_groups = p->n / q->group;
+                if (p->n % q->group) return false;
+            }
+        } else return false;
+        r->at++;
+    }
+    return r->planes >= 0;
+}
+
+static bool read_norm(reader *r)
+{
+    const cb_op *o = op(r);
+    if (!o || o->kind != CB_RMSNORM || o->n[0] != 1 || o->w[0] < 0 || !single(r, o->out) || o->out == o->in[0]) return false;
+    if (r->x >= 0 && o->in[0] != r->x) return false;
+    int n = width_of(r, o->in[0]);
+    cu_tape_phase *p = new_phase(r, CU_TAPE_NORM, n);
+    if (!p || o->n[1] != n || !fits(n, 1)) return false;
+    r->x = o->in[0];
+    p->eps = o->f[0];
+    p->inverse = n & (n - 1) ? 0 : 1.0f / (float)n;
+    if (r->d) p->norm_w = r->d->vectors[o->w[0]];
+    if (!source(r, p, r->x)) return false;
+    r->at++;
+    return read_planes(r, p, o->out);
+}
+
+/* ---- products ---- */
+
+static bool same_cut(const cb_matrix *m, const cu_tape_phase *p) { return m->cols == p->n; }
+
+static bool read_matrix(reader *r, cu_tape_phase *p, const cb_op *o)
+{
+    const cb_matrix *m = &r->p->weights[o->w[0]].matrix;
+    int format = format_of(m);
+    if (format < 0 || (r->format >= 0 && format != r->format) || p->n_matrices == CU_TAPE_MATRICES || m->rows % 16 || !same_cut(m, p)) return false;
+    cu_tape_matrix *to = &p->u.m.matrix[p->n_matrices++];
+    r->format = format;
+    to->tiles = (int32_t)(m->rows / 16);
+    p->tiles += to->tiles;
+    p->row_bytes = (int32_t)m->row_bytes;
+    p->scale_bytes = (int32_t)(m->cols / m->group) * 2;
+    if (!r->d) return true;
+    const cu_weight *w = &r->d->weights[o->w[0]];
+    to->codes = w->codes, to->scales = w->scales, to->biases = w->biases;
+    p->stride = cu_stream_stride(w);
+    p->scale_stride = p->scale_bytes % 16 ? p->scale_bytes : p->scale_bytes | 16;
+    return !(((uintptr_t)w->codes | (uintptr_t)w->scales | (uintptr_t)w->biases | (uintptr_t)w->row_bytes) & 15) && w->row_bytes == p->row_bytes && w->biases;
+}
+
+static bool read_plain(reader *r, cu_tape_phase *p, const cb_op *o)
+{
+    const cb_matrix *m = &r->p->weights[o->w[0]].matrix;
+    if (p->u.m.n_plain == 2 || !same_cut(m, p)) return false;
+    cu_tape_plain *to = &p->u.m.plain[p->u.m.n_plain++];
+    to->rows = (int32_t)m->rows;
+    if (!r->d) return true;
+    const cu_weight *w = &r->d->weights[o->w[0]];
+    to->codes = w->codes, to->scales = (const float *)w->scales, to->row_bytes = w->row_bytes;
+    return w->fmt == CU_FMT_PLANES && w->group == 64 && w->scale_type == CU_S_F32 && w->row_bytes == 2 * w->k && !((uintptr_t)w->codes & 7);
+}
+
+/* All products of the planes at hand; their outputs have no place yet. */
+static bool read_products(reader *r, cu_tape_phase *p)
+{
+    int from = r->at;
+    for (; is(r, 0, CB_LINEAR); r->at++) {
+        const cb_op *o = op(r);
+        if (!single(r, o->out) || o->n[0] != p->adds) break;
+        if (o->in[0] == r->planes ? !read_matrix(r, p, o) : o->in[0] == r->plain ? !read_plain(r, p, o) : true) return false;
+        if (p->adds) return ++r->at, o->out == r->x;
+    }
+    return r->at > from && p->n_matrices;
+}
+
+/* Products from op `from` on: told, one place behind the other; or to memory. */
+static void place_outputs(reader *r, cu_tape_phase *p, int from, bool memory)
+{
+    int m = 0, plain = 0;
+    for (int i = from; i < r->at; i++) {
+        const cb_op *o = &r->p->ops[i];
+        bool is_plain = o->in[0] == r->plain;
+        int32_t *to = is_plain ? &p->u.m.plain[plain++].to : &p->u.m.matrix[m].to;
+        if (memory && r->d) p->u.m.matrix[m].y = cu_value(r->d, o->out);
+        if (!memory) r->told[o->out] = *to = take_words(r, width_of(r, o->out));
+        m += !is_plain;
+    }
+}
+
+/* ---- what products are made into ---- */
+
+static bool read_units(reader *r, cu_tape_phase *p, int from)
+{
+    const cb_op *o = op(r), *gate = &r->p->ops[from], *up = gate + 1;
+    if (r->at != from + 2 || p->n_matrices != 2 || o->n[0] != CB_ACT_SILU || o->in[0] != gate->out || o->in[1] != up->out || !single(r, o->out)) return false;
+    if (p->u.m.matrix[0].tiles != p->u.m.matrix[1].tiles) return false;
+    p->units = 1;
+    p->tiles = p->u.m.matrix[0].tiles;
+    r->told[o->out] = p->u.m.matrix[0].to = take_words(r, width_of(r, o->out));
+    r->at++;
+    return true;
+}
+
+static bool read_delta(reader *r, cb_val *y)
+{
+    const cb_op *o = op(r); /* convolution, delta rule, norm, gate */
+    if (!is(r, 1, CB_DELTA) || !is(r, 2, CB_RMSNORM) || !is(r, 3, CB_GLU)) return false;
+    cu_tape_phase *p = new_phase(r, CU_TAPE_DELTA, 0);
+    if (!p) return false;
+    const cb_op *delta = o + 1, *gate = o + 3;
+    cb_val in[4] = {o->in[0], gate->in[0], delta->in[1], delta->in[2]};
+    int32_t *at[4] = {&p->u.d.x, &p->u.d.z, &p->u.d.alpha, &p->u.d.beta};
+    for (int i = 0; i < 4; i++) {
+        if (in[i] < 0 || (*at[i] = r->told[in[i]]) < 0) return false;
+    }
+    if (r->d && !cu_delta_args(r->d, r->at + 1, &p->u.d.a)) return false;
+    *y = gate->out;
+    p->u.d.to = take_words(r, width_of(r, *y));
+    r->told[*y] = p->u.d.to;
+    r->at += 4;
+    return true;
+}
+
+/* A row that is multiplied by a matrix whose outputs are added to the residual stream. */
+static bool read_row(reader *r, cb_val v)
+{
+    int n = width_of(r, v);
+    cu_tape_phase *p = new_phase(r, CU_TAPE_ROW, n);
+    if (!p || !fits(n, CU_TAPE_ROUNDS) || !source(r, p, v) || !read_planes(r, p, v)) return false;
+    if (!is(r, 0, CB_LINEAR)) return false;
+    cb_val x = op(r)->out;
+    if (r->x < 0) {
+        r->x = x;
+        if (!fits(width_of(r, x), 1)) return false;
+        if (r->d) p->x = cu_value(r->d, x);
+    }
+    p->adds = 1;
+    if (!read_products(r, p)) return false;
+    r->told[r->x] = p->u.m.matrix[0].to = take_words(r, width_of(r, r->x));
+    return true;
+}
+
+/* ---- a part ---- */
+
+/* What a part is taken back to, when what follows is none. */
+typedef struct mark {
+    int at, n, products;
+    int32_t words, told_x;
+} mark;
+
+static mark here(const reader *r) { return (mark){r->at, r->n, r->products, r->words, r->x < 0 ? -1 : r->told[r->x]}; }
+static void back_to(reader *r, mark m)
+{
+    r->at = m.at, r->n = m.n, r->products = m.products, r->words = m.words;
+    if (r->x >= 0) r->told[r->x] = m.told_x;
+}
+
+/* Behind a norm: its products, and what adds to the residual stream again. false: the part ends with the products, or in front of the norm. */
+static bool read_layer_half(reader *r, bool *ended)
+{
+    mark before = here(r);
+    *ended = false;
+    if (!read_norm(r)) {
+        back_to(r, before);
+        return false;
+    }
+    cu_tape_phase *p = &r->phase[r->n - 1];
+    int from = r->at;
+    if (!read_products(r, p)) {
+        back_to(r, before);
+        return false;
+    }
+    mark products = here(r);
+    cb_val y;
+    if (is(r, 0, CB_GLU)) {
+        y = op(r)->out;
+        if (read_units(r, p, from) && read_row(r, y)) {
+            r->products += 2;
+            return true;
+        }
+    } else if (is(r, 0, CB_CONV)) {
+        place_outputs(r, p, from, false);
+        if (read_delta(r, &y) && read_row(r, y)) {
+            r->products += 2;
+            return true;
+        }
+    }
+    bool known = p->units || p->u.m.n_plain; /* what memory would not get */
+    back_to(r, known ? before : products);
+    if (known) return false;
+    place_outputs(r, p, from, true);
+    r->products++;
+    *ended = true;
+    return false;
+}
+
+/* Does an op outside read something that is only told? */
+static bool is_closed(const reader *r)
+{
+    for (int i = r->at; i < r->p->n_ops; i++)
+        for (int k = 0; k < CB_MAX_IN; k++) {
+            cb_val v = r->p->ops[i].in[k];
+            int by = -1;
+            for (int j = r->first; j < i && v >= 0; j++)
+                if (r->p->ops[j].out == v) by = j;
+            if (by < 0 || by >= r->at || v == r->x) continue;
+            const cu_tape_phase *end = &r->phase[r->n - 1];
+            bool stored = r->p->ops[by].kind == CB_LINEAR && r->p->ops[by].in[0] == r->planes && !end->adds && end->tiles && by >= r->at - end->n_matrices;
+            if (!stored) return false;
+        }
+    return true;
+}
+
+/* The part that begins with op `first`. */
+static bool read_part(reader *r, int first)
+{
+    bool ended = false;
+    const cb_op *o = &r->p->ops[first];
+    r->first = r->at = first;
+    r->x = r->planes = r->plain = -1;
+    r->words = r->n = r->products = 0;
+    r->format = -1;
+    for (int i = 0; i < r->p->n_values; i++) r->told[i] = -1;
+    if (o->kind == CB_HADAMARD && o->w[0] >= 0 && !o->n[1] && single(r, o->in[0])) {
+        if (!read_row(r, o->in[0])) return false;
+        r->products++;
+    } else if (o->kind != CB_RMSNORM) return false;
+    while (r->n + 6 <= CU_TAPE_PHASES && read_layer_half(r, &ended)) {}
+    if (r->products < LEAST_PRODUCTS || r->x < 0) return false;
+    cu_tape_phase *p = &r->phase[r->n - 1];
+    if (!ended) {
+        if (!(p = new_phase(r, CU_TAPE_NORM, width_of(r, r->x))) || !source(r, p, r->x)) return false;
+        p->n_groups = 1;
+    }
+    if (r->d) p->out = cu_value(r->d, r->x);
+    return is_closed(r);
+}
+
+uint64_t cu_tape_bytes(const cb_plan *p)
+{
+    reader *r = cb_alloc_array(1, sizeof *r);
+    uint64_t bytes = 0;
+    if (r) r->told = cb_alloc_array((size_t)p->n_values, sizeof *r->told);
+    if (r && r->told) {
+        r->p = p;
+        for (int i = 0; i < p->n_ops; i++) {
+            if (!read_part(r, i)) continue;
+            bytes += (uint64_t)r->words * 8 + (uint64_t)r->n * sizeof(cu_tape_phase) + 512;
+            i = r->at - 1;
+        }
+        cb_free(r->told);
+    }
+    cb_free(r);
+    return bytes;
+}
+
+/* ---- the launch of a part ---- */
+
+/* Every block tells something in each phase of units, so that none is a step behind: as many blocks at most as the smallest has. */
+static unsigned blocks_of(const reader *r)
+{
+    int n = r->d->n_sm;
+    for (int i = 0; i < r->n; i++)
+        if (r->phase[i].units && r->phase[i].tiles < n) n = r->phase[i].tiles;
+    return (unsigned)n;
+}
+
+static int take(int *used, int bytes)
+{
+    int at = *used;
+    *used += (bytes + 127) & ~127;
+    return at;
+}
+
+enum { BEHIND = 1024, LEAST_RING = 48 << 10 }; /* loads run ahead of what there is */
+
+static int row_room(int n) { return CU_FEW_ROOM(n < 8 * CU_TAPE_WORKERS ? n : 8 * CU_TAPE_WORKERS) * 128; }
+
+/* Segments a warp takes of a tile, so that n tiles of a block are done soonest. */
+static int segments_for(int n)
+{
+    int best = 0, per = 1;
+    for (int k = 1; k <= 4; k *= 2) {
+        int streams = CU_TAPE_WARPS * k / CU_SEGMENTS, time = (n + streams - 1) / streams * k * cu_stream_time(k);
+        if (!best || time < best) best = time, per = k;
+    }
+    return per;
+}
+
+/* Places in shared memory; false when they do not fit. */
+static bool lay_out(reader *r, part *t)
+{
+    cu_tape *a = &t->a;
+    int most = 0, planes = 0, plain = 0, tiles = 1, tile_bytes = 0, used = (CU_TAPE_LIST + r->n * (int)sizeof(cu_tape_phase) + 127) & ~127;
+    for (int i = 0; i < r->n; i++) {
+        cu_tape_phase *p = &r->phase[i];
+        if (p->kind == CU_TAPE_DELTA) continue;
+        int n = ((p->tiles + (int)t->blocks - 1) / (int)t->blocks) << p->units, bytes = 2 * p->n + 8 * p->n_groups;
+        if (n > CU_TAPE_TILES) return false;
+        p->per = segments_for(n);
+        p->tile_bytes = (16 * (p->stride + 2 * p->scale_stride) + 127) & ~127;
+        if (n > tiles) tiles = n;
+        if (p->n > most) most = p->n;
+        if (bytes > planes) planes = bytes;
+        if (p->u.m.n_plain) plain = 2 * (2 * p->n + p->n / 8);
+        if (p->tile_bytes > tile_bytes) tile_bytes = p->tile_bytes;
+    }
+    a->x = take(&used, row_room(a->width));
+    a->row = take(&used, row_room(most) > 4096 ? row_room(most) : 4096);
+    a->planes = take(&used, planes + BEHIND);
+    a->rests = take(&used, planes + BEHIND);
+    a->plain = take(&used, plain);
+    a->half_sums = tiles * CU_SEGMENTS * 64;
+    a->sums = take(&used, 2 * a->half_sums);
+    a->ring = used;
+    a->ring_bytes = (r->d->max_shared - used - BEHIND) & ~127;
+    t->shared = (unsigned)(used + a->ring_bytes + BEHIND);
+    return a->ring_bytes >= LEAST_RING && a->ring_bytes >= 2 * tile_bytes;
+}
+
+static int add_part(cb_dev *d, cu_tape_model *m, reader *r, CUdeviceptr *words, CUdeviceptr *at, cb_err *err)
+{
+    part *t = &m->parts[m->n_parts];
+    *t = (part){.first = r->first, .n = r->at - r->first, .blocks = blocks_of(r), .kernel = (cu_kernel)(CU_K_TAPE + r->format)};
+    t->a = (cu_tape){.step = d->step, .phases = (const cu_tape_phase *)(uintptr_t)*at, .told = (float *)(uintptr_t)*words, .words = r->words, .n_phases = r->n,
+                     .width = width_of(r, r->x)};
+    if (!lay_out(r, t)) return 0;
+    size_t bytes = (size_t)r->n * sizeof *r->phase;
+    CUresult e = d->cu.cuMemcpyHtoDAsync_(*at, r->phase, bytes, d->stream);
+    if (e == CUDA_SUCCESS) e = d->cu.cuStreamSynchronize_(d->stream);
+    if (e != CUDA_SUCCESS) return cu_fail(&d->cu, e, "the launches", err);
+    *words += (uint64_t)r->words * 8;
+    *at += (bytes + 255) & ~(size_t)255;
+    m->n_parts++;
+    return 0;
+}
+
+int cu_tape_make(cb_dev *d, CUdeviceptr at, cb_err *err)
+{
+    const cb_plan *p = d->plan;
+    uint64_t bytes = cu_tape_bytes(p), words = 0;
+    if (!d->tape_on || !bytes) return 0;
+    reader *r = cb_alloc_array(1, sizeof *r);
+    cu_tape_model *m = cb_alloc_array(1, sizeof *m);
+    int rc = 0;
+    if (r) r->told = cb_alloc_array((size_t)p->n_values, sizeof *r->told);
+    if (m) m->parts = cb_alloc_array((size_t)p->n_ops, sizeof *m->parts);
+    if (!r || !m || !r->told || !m->parts) rc = cb_fail(err, CB_ENOMEM, "no memory for a launch");
+    for (int pass = 0; pass < 2 && rc == 0; pass++) { /* first how many words: the phases stand behind them */
+        CUdeviceptr word = at, phases = (at + words + 255) & ~(CUdeviceptr)255;
+        r->p = p, r->d = d;
+        for (int i = 0; i < p->n_ops && rc == 0; i++) {
+            if (!read_part(r, i)) continue;
+            if (pass) rc = add_part(d, m, r, &word, &phases, err);
+            else words += (uint64_t)r->words * 8;
+            i = r->at - 1;
+        }
+    }
+    if (rc == 0) {
+        m->words = at;
+        m->bytes = words;
+        for (int f = 0; f < CU_N_TAPE; f++)
+            if (d->cu.cuFuncSetAttribute_(d->kernel[CU_K_TAPE + f], CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, d->max_shared) != CUDA_SUCCESS) m->n_parts = 0;
+    }
+    if (rc == 0 && m->n_parts) d->tape = m;
+    else cu_tape_free(m);
+    if (r) cb_free(r->told);
+    cb_free(r);
+    return rc;
+}
+
+void cu_tape_free(cu_tape_model *m)
+{
+    if (m) cb_free(m->parts);
+    cb_free(m);
+}
+
+static const part *part_at(const cb_dev *d, int first)
+{
+    for (int i = 0; d->tape && i < d->tape->n_parts; i++)
+        if (d->tape->parts[i].first == first) return &d->tape->parts[i];
+    return NULL;
+}
+
+int cu_tape_ops(const cb_dev *d, int first)
+{
+    const part *t = part_at(d, first);
+    return t ? t->n : 0;
+}
+
+int cu_tape_begin(cb_dev *d, int32_t *turn, cb_err *err)
+{
+    cu_tape_model *m = d->tape;
+    CUresult r = CUDA_SUCCESS;
+    if (!m) return 0;
+    if (!m->ready) r = d->cu.cuMemsetD8Async_(m->words, 0xff, m->bytes, d->stream);
+    m->ready = false;
+    *turn = m->turn ^= 1;
+    return r == CUDA_SUCCESS ? 0 : cu_fail(&d->cu, r, "a step", err);
+}
+
+void cu_tape_end(cb_dev *d)
+{
+    if (d->tape) d->tape->ready = true;
+}
+
+int cu_tape_launch(cb_dev *d, int first, cb_err *err)
+{
+    const part *t = part_at(d, first);
+    const cu_step *now = (const cu_step *)d->step_host;
+    CB_ASSERT(t);
+    cu_tape a = t->a;
+    a.pos = now->pos;
+    a.slot = now->slot;
+    a.turn = &d->step->turn;
+    return cu_kernel_launch(d, t->kernel, t->blocks, 1, 1, CU_TAPE_THREADS, t->shared, &a, err);
+}
