@@ -485,13 +485,14 @@ typedef struct cu_small {
 /* Steps of one row of larger models (tape.cu): one thread block on every multiprocessor, and all walk through a tape of phases: a row is made and
  * multiplied by matrices whose tiles of 16 outputs the blocks share, or delta rules whose heads they share. What blocks make of a row they tell the
  * others as words in memory, each of which is CU_UNTOLD until it is told; there are two sets of them, which steps use in turn, and a step clears the
- * other one. Shared memory: barriers, where tiles are, words of warps, zeros; the tape; the residual stream and a row on its way (few.cuh, place());
+ * other one. Shared memory: barriers, where tiles are, words of warps, zeros; barriers of
+ * the tape, of which a window is there, and it; the residual stream and a row on its way (few.cuh, place());
  * planes of the row, of what they leave, and of a row for plain products (its two planes, dx and X, behind each other); sums of tiles; a ring of
  * tiles of different size. */
 #define CU_UNTOLD 0xffffffffu
-enum { CU_TAPE_WARPS = 16, CU_TAPE_WORKERS = 32 * CU_TAPE_WARPS, CU_TAPE_THREADS = CU_TAPE_WORKERS + 64, CU_TAPE_SLOTS = 32, CU_TAPE_PHASES = 40, CU_TAPE_MATRICES = 3 };
+enum { CU_TAPE_WARPS = 16, CU_TAPE_WORKERS = 32 * CU_TAPE_WARPS, CU_TAPE_THREADS = CU_TAPE_WORKERS + 64, CU_TAPE_SLOTS = 32, CU_TAPE_PHASES = 400, CU_TAPE_WINDOW = 16, CU_TAPE_MATRICES = 3 };
 enum { CU_TAPE_ROUNDS = 3, CU_TAPE_TILES = 32 }; /* values of a row: 8 a worker, so many times; tiles of a block in a phase at most */
-enum { CU_TAPE_FOUND = 16 * CU_TAPE_SLOTS, CU_TAPE_AT = CU_TAPE_FOUND + 16 * CU_TAPE_WARPS, CU_TAPE_ZEROS = CU_TAPE_AT + 8 * CU_TAPE_SLOTS, CU_TAPE_WORDS = CU_TAPE_ZEROS + 256, CU_TAPE_LIST = CU_TAPE_WORDS + 64 }; /* bytes from the beginning */
+enum { CU_TAPE_FOUND = 16 * CU_TAPE_SLOTS, CU_TAPE_AT = CU_TAPE_FOUND + 16 * CU_TAPE_WARPS, CU_TAPE_ZEROS = CU_TAPE_AT + 8 * CU_TAPE_SLOTS, CU_TAPE_WORDS = CU_TAPE_ZEROS + 256, CU_TAPE_LISTED = CU_TAPE_WORDS + 64, CU_TAPE_LIST = CU_TAPE_LISTED + 16 * CU_TAPE_WINDOW }; /* bytes from the beginning */
 #define CU_TAPE_FORMATS(X) /* of CU_STREAM_FORMATS */ \
     X(2g128, CU_FMT_AFFINE, 2, 128, CU_S_BF16) X(2g128_f16, CU_FMT_AFFINE, 2, 128, CU_S_F16) X(4g64, CU_FMT_AFFINE, 4, 64, CU_S_BF16)
 enum {
@@ -500,7 +501,7 @@ enum {
 #undef CU_TAPE_NAME
     CU_N_TAPE
 };
-enum { CU_TAPE_NORM, CU_TAPE_ROW, CU_TAPE_DELTA }; /* the norm of the residual stream; a row; delta rules */
+enum { CU_TAPE_NORM, CU_TAPE_ROW, CU_TAPE_DELTA, CU_TAPE_ATTN }; /* the norm of the residual stream; a row; delta rules; attention */
 typedef struct cu_tape_matrix {
     const uint8_t *codes, *scales, *biases;
     float *y;                /* its outputs in memory; NULL: they are told, from word `to` on */
@@ -540,7 +541,13 @@ typedef struct cu_tape_phase {
             cu_delta_step a;     /* but for x, a, b, z, y, their strides, and out */
             int32_t x, z, alpha, beta, to; /* words */
         } d;
+        struct {
+            cu_attn_step a;      /* but for q, k, v, gate, out, part, planes */
+            int32_t q, k, v, gate, to; /* words: of the first head; gate -1: none */
+            int32_t ml, o;       /* words of results of blocks of keys: m, l [query head][CU_CLUSTER_BLOCKS][2], o [query head][CU_CLUSTER_BLOCKS][dim] */
+        } a;
     } u;
+    int32_t pad[4];          /* whole pieces of 16 bytes */
 } cu_tape_phase;
 typedef struct cu_tape {
     cu_step *step;

@@ -440,6 +440,7 @@ static int cuda_prepare(cb_dev *d, const cb_limits *lim, cb_err *err)
     if (r == CUDA_SUCCESS) r = d->cu.cuMemsetD8Async_(d->state_mem, 0, need.state, d->stream);
     rc = r == CUDA_SUCCESS ? cu_tape_make(d, (CUdeviceptr)(uintptr_t)(base + o.tape), err) : cu_fail(&d->cu, r, "activations", err);
     if (rc == 0) rc = cu_lower(d, err);
+    if (rc == 0) cu_tape_place(d);
     return rc < 0 ? rc : cu_small_make(d, (CUdeviceptr)(uintptr_t)(base + o.small), err);
 }
 

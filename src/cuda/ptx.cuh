@@ -295,6 +295,7 @@ __device__ __forceinline__ void bulk_copy_once(uint32_t to, const void *from, ui
 /* ---- words that thread blocks tell each other in memory ---- */
 
 __device__ __forceinline__ void tell_word(float *p, float v) { asm volatile("st.relaxed.gpu.global.f32 [%0],%1;" ::"l"(p), "f"(v) : "memory"); }
+__device__ __forceinline__ void tell_words2(float *p, float a, float b) { asm volatile("st.relaxed.gpu.global.v2.f32 [%0],{%1,%2};" ::"l"(p), "f"(a), "f"(b) : "memory"); }
 __device__ __forceinline__ float told_word(const float *p)
 {
     float v;

@@ -143,8 +143,13 @@ static int best(cb_dev *d, cb_err *err)
 
 static int whole_step(cb_dev *d, cb_err *err)
 {
-    int next, rc = cu_small_launch(d, &next, err);
+    int next, from, to, rc = cu_small_launch(d, &next, err);
     d->taken = next ? CU_SMALL_BLOCKS : 0;
+    if (rc == 0 && !next && cu_tape_whole(d, &from, &to)) {
+        next = to;
+        rc = launch(d, 0, from, err);
+        if (rc == 0) rc = cu_tape_launch_whole(d, err);
+    }
     if (rc == 0) rc = launch(d, next, d->schedule->n_launches, err);
     d->taken = 0;
     return rc < 0 ? rc : best(d, err);

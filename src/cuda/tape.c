@@ -14,11 +14,13 @@ typedef struct part {
 } part;
 
 typedef struct cu_tape_model {
-    part *parts;
+    part *parts;             /* n_parts, and behind them the whole step */
     int n_parts;
+    bool has_whole;
+    int from, to;            /* the launches of a step of one row in whose place that is */
     CUdeviceptr words;       /* of all parts */
     uint64_t bytes;
-    int32_t turn;
+    int32_t turn[2];         /* of steps that are run in parts, and as a whole: a step clears what those of its kind told */
     bool ready;              /* the next step's words are all untold */
 } cu_tape_model;
 
@@ -29,6 +31,7 @@ enum { LEAST_PRODUCTS = 3 }; /* of a part: fewer are sooner done by launches */
 typedef struct reader {
     const cb_plan *p;
     const cb_dev *d;         /* NULL: only sizes are wanted */
+    bool whole;              /* attention is part of it */
     int first, at;           /* ops */
     cb_val x;                /* the residual stream; -1: not known yet */
     int32_t *told;           /* [n_values]: word of a value, or -1 */
@@ -237,6 +240,69 @@ static bool read_delta(reader *r, cb_val *y)
     return true;
 }
 
+/* Word of what stands at p in memory: an output of the products from op `from` on; or -1. */
+static int32_t word_at(const reader *r, int from, const float *p)
+{
+    for (int i = from; i < r->at && p && r->p->ops[i].kind == CB_LINEAR; i++) {
+        const float *v = cu_value(r->d, r->p->ops[i].out);
+        if (p >= v && p < v + width_of(r, r->p->ops[i].out)) return r->told[r->p->ops[i].out] + (int32_t)(p - v);
+    }
+    return -1;
+}
+
+/* The attention behind the products, all of whose ops follow each other. Returns how many do, but for a quantisation at the end; *anchor: the attention. Without
+ * a device as many as there may be. */
+static int attention_ops(const reader *r, int *anchor)
+{
+    int32_t group[CU_MAX_FUSED];
+    int at = r->at, n = 0;
+    while (at < r->p->n_ops && at < r->at + CU_MAX_FUSED && r->p->ops[at].kind != CB_ATTENTION)
+        if (r->p->ops[at++].kind == CB_LINEAR) return 0;
+    if (at >= r->p->n_ops || r->p->ops[at].kind != CB_ATTENTION) return 0;
+    *anchor = at;
+    if (!r->d) {
+        const cb_op *o = &r->p->ops[at + 1];
+        for (; at + 1 < r->p->n_ops && ((o->kind == CB_HADAMARD && o->w[0] < 0) || o->kind == CB_GLU); o++) at++;
+        return at + 1 - r->at;
+    }
+    n = cu_fuse(r->d, at, group);
+    if (n && r->p->ops[group[n - 1]].kind == CB_QUANT) n--;
+    for (int i = 0; i < n; i++)
+        if (group[i] != r->at + i) return 0;
+    return n;
+}
+
+/* Heads that warps of tape_attn.cuh can hold; and what they hold of each. */
+static bool heads_fit(int dim, int per) { return (dim == 128 || dim == 256) && per <= 8; }
+static bool turns_fit(const cu_attn_step *a)
+{
+    bool in_lanes = a->pairs % 32 == 0 && a->half % 32 == 0 && !(a->half & (a->half - 1)) && a->pairs <= a->half && 2 * a->half <= a->kv.dim;
+    return in_lanes || (!a->q_rope && !a->k_rope);
+}
+
+static bool read_attention(reader *r, int from, cb_val *y)
+{
+    int anchor, n = attention_ops(r, &anchor);
+    cu_tape_phase *p = n ? new_phase(r, CU_TAPE_ATTN, 0) : NULL;
+    if (!p) return false;
+    const cb_op *o = &r->p->ops[anchor];
+    int heads = o->n[1], dim = r->p->kv[o->n[0]].dim;
+    if (!heads_fit(dim, heads / r->p->kv[o->n[0]].n_heads)) return false;
+    if (r->d) {
+        cu_attn_step *a = &p->u.a.a;
+        if (!cu_attention_args(r->d, anchor, a) || !a->k || !turns_fit(a)) return false;
+        p->u.a.q = word_at(r, from, a->q), p->u.a.k = word_at(r, from, a->k), p->u.a.v = word_at(r, from, a->v), p->u.a.gate = word_at(r, from, a->gate);
+        if (p->u.a.q < 0 || p->u.a.k < 0 || p->u.a.v < 0 || (a->gate && p->u.a.gate < 0)) return false;
+    }
+    r->at += n;
+    *y = r->p->ops[r->at - 1].out;
+    if (*y < 0 || width_of(r, *y) != heads * dim) return false;
+    p->u.a.ml = take_words(r, heads * CU_CLUSTER_BLOCKS * 2);
+    p->u.a.o = take_words(r, heads * CU_CLUSTER_BLOCKS * dim);
+    p->u.a.to = r->told[*y] = take_words(r, heads * dim);
+    return true;
+}
+
 /* A row that is multiplied by a matrix whose outputs are added to the residual stream. */
 static bool read_row(reader *r, cb_val v)
 {
@@ -301,6 +367,17 @@ static bool read_layer_half(reader *r, bool *ended)
             return true;
         }
     }
+    if (r->whole && !p->units && !is(r, 0, CB_CONV)) {
+        place_outputs(r, p, from, false);
+        if (read_attention(r, from, &y) && read_row(r, y)) {
+            r->products += 2;
+            return true;
+        }
+    }
+    if (r->whole) {
+        back_to(r, before);
+        return false;
+    }
     bool known = p->units || p->u.m.n_plain; /* what memory would not get */
     back_to(r, known ? before : products);
     if (known) return false;
@@ -327,11 +404,12 @@ static bool is_closed(const reader *r)
     return true;
 }
 
-/* The part that begins with op `first`. */
-static bool read_part(reader *r, int first)
+/* The part that begins with op `first`; whole: with attention in it. */
+static bool read_part(reader *r, int first, bool whole)
 {
     bool ended = false;
     const cb_op *o = &r->p->ops[first];
+    r->whole = whole;
     r->first = r->at = first;
     r->x = r->planes = r->plain = -1;
     r->words = r->n = r->products = 0;
@@ -341,7 +419,11 @@ static bool read_part(reader *r, int first)
         if (!read_row(r, o->in[0])) return false;
         r->products++;
     } else if (o->kind != CB_RMSNORM) return false;
-    while (r->n + 6 <= CU_TAPE_PHASES && read_layer_half(r, &ended)) {}
+    while (r->n + 6 <= (int)CU_TAPE_PHASES && read_layer_half(r, &ended)) {}
+    for (int i = 0, attentions = 0; whole && i <= r->n; i++) {
+        if (i == r->n && !attentions) return false;
+        attentions += i < r->n && r->phase[i].kind == CU_TAPE_ATTN;
+    }
     if (r->products < LEAST_PRODUCTS || r->x < 0) return false;
     cu_tape_phase *p = &r->phase[r->n - 1];
     if (!ended) {
@@ -352,22 +434,43 @@ static bool read_part(reader *r, int first)
     return is_closed(r);
 }
 
+/* The next part behind op *at, which then is its end; false: there is none. whole: all layers. */
+static bool next_part(reader *r, int *at, bool whole)
+{
+    for (; *at < r->p->n_ops; ++*at) {
+        if (!read_part(r, *at, whole)) continue;
+        *at = r->at;
+        return true;
+    }
+    return false;
+}
+
+static uint64_t phase_bytes(const reader *r) { return ((uint64_t)r->n * sizeof(cu_tape_phase) + 255) / 256 * 256; }
+
+/* Bytes of the words of all parts, and of their phases. */
+static void count_bytes(reader *r, uint64_t *words, uint64_t *phases)
+{
+    *words = *phases = 0;
+    for (int whole = 0; whole < 2; whole++)
+        for (int at = 0; next_part(r, &at, whole);) {
+            *words += (uint64_t)r->words * 8;
+            *phases += phase_bytes(r);
+            if (whole) break;
+        }
+}
+
 uint64_t cu_tape_bytes(const cb_plan *p)
 {
     reader *r = cb_alloc_array(1, sizeof *r);
-    uint64_t bytes = 0;
+    uint64_t words = 0, phases = 0;
     if (r) r->told = cb_alloc_array((size_t)p->n_values, sizeof *r->told);
     if (r && r->told) {
         r->p = p;
-        for (int i = 0; i < p->n_ops; i++) {
-            if (!read_part(r, i)) continue;
-            bytes += (uint64_t)r->words * 8 + (uint64_t)r->n * sizeof(cu_tape_phase) + 512;
-            i = r->at - 1;
-        }
-        cb_free(r->told);
+        count_bytes(r, &words, &phases);
     }
+    if (r) cb_free(r->told);
     cb_free(r);
-    return bytes;
+    return words ? words + 256 + phases : 0;
 }
 
 /* ---- the launch of a part ---- */
@@ -407,10 +510,13 @@ static int segments_for(int n)
 static bool lay_out(reader *r, part *t)
 {
     cu_tape *a = &t->a;
-    int most = 0, planes = 0, plain = 0, tiles = 1, tile_bytes = 0, used = (CU_TAPE_LIST + r->n * (int)sizeof(cu_tape_phase) + 127) & ~127;
+    int most = 0, planes = 0, plain = 0, tiles = 1, tile_bytes = 0, used = (CU_TAPE_LIST + CU_TAPE_WINDOW * (int)sizeof(cu_tape_phase) + 127) & ~127, row = 4096;
     for (int i = 0; i < r->n; i++) {
         cu_tape_phase *p = &r->phase[i];
-        if (p->kind == CU_TAPE_DELTA) continue;
+        int parts = p->kind == CU_TAPE_ATTN ? p->u.a.a.kv.dim / 64 : 0;
+        if (parts && CU_STEP_HALF(parts) > tile_bytes) tile_bytes = CU_STEP_HALF(parts);
+        if (parts && CU_STEP_FIXED(parts) + CU_CLUSTER_TOLD(parts) > row) row = CU_STEP_FIXED(parts) + CU_CLUSTER_TOLD(parts);
+        if (parts || p->kind == CU_TAPE_DELTA) continue;
         int n = ((p->tiles + (int)t->blocks - 1) / (int)t->blocks) << p->units, bytes = 2 * p->n + 8 * p->n_groups;
         if (n > CU_TAPE_TILES) return false;
         p->per = segments_for(n);
@@ -422,7 +528,7 @@ static bool lay_out(reader *r, part *t)
         if (p->tile_bytes > tile_bytes) tile_bytes = p->tile_bytes;
     }
     a->x = take(&used, row_room(a->width));
-    a->row = take(&used, row_room(most) > 4096 ? row_room(most) : 4096);
+    a->row = take(&used, row_room(most) > row ? row_room(most) : row);
     a->planes = take(&used, planes + BEHIND);
     a->rests = take(&used, planes + BEHIND);
     a->plain = take(&used, plain);
@@ -434,55 +540,92 @@ static bool lay_out(reader *r, part *t)
     return a->ring_bytes >= LEAST_RING && a->ring_bytes >= 2 * tile_bytes;
 }
 
-static int add_part(cb_dev *d, cu_tape_model *m, reader *r, CUdeviceptr *words, CUdeviceptr *at, cb_err *err)
+/* Becomes part number n_parts, if it fits. */
+static int add_part(cb_dev *d, cu_tape_model *m, reader *r, CUdeviceptr *words, CUdeviceptr *at, bool *added, cb_err *err)
 {
     part *t = &m->parts[m->n_parts];
     *t = (part){.first = r->first, .n = r->at - r->first, .blocks = blocks_of(r), .kernel = (cu_kernel)(CU_K_TAPE + r->format)};
     t->a = (cu_tape){.step = d->step, .phases = (const cu_tape_phase *)(uintptr_t)*at, .told = (float *)(uintptr_t)*words, .words = r->words, .n_phases = r->n,
                      .width = width_of(r, r->x)};
-    if (!lay_out(r, t)) return 0;
-    size_t bytes = (size_t)r->n * sizeof *r->phase;
-    CUresult e = d->cu.cuMemcpyHtoDAsync_(*at, r->phase, bytes, d->stream);
+    *added = lay_out(r, t);
+    if (!*added) return 0;
+    CUresult e = d->cu.cuMemcpyHtoDAsync_(*at, r->phase, (size_t)r->n * sizeof *r->phase, d->stream);
     if (e == CUDA_SUCCESS) e = d->cu.cuStreamSynchronize_(d->stream);
     if (e != CUDA_SUCCESS) return cu_fail(&d->cu, e, "the launches", err);
     *words += (uint64_t)r->words * 8;
-    *at += (bytes + 255) & ~(size_t)255;
-    m->n_parts++;
+    *at += phase_bytes(r);
     return 0;
+}
+
+static int add_parts(cb_dev *d, cu_tape_model *m, reader *r, CUdeviceptr word, CUdeviceptr phases, cb_err *err)
+{
+    bool added;
+    for (int at = 0; next_part(r, &at, false);) {
+        int rc = add_part(d, m, r, &word, &phases, &added, err);
+        if (rc < 0) return rc;
+        m->n_parts += added;
+    }
+    int at = 0;
+    return next_part(r, &at, true) ? add_part(d, m, r, &word, &phases, &m->has_whole, err) : 0;
 }
 
 int cu_tape_make(cb_dev *d, CUdeviceptr at, cb_err *err)
 {
     const cb_plan *p = d->plan;
-    uint64_t bytes = cu_tape_bytes(p), words = 0;
+    uint64_t bytes = cu_tape_bytes(p), words = 0, phases = 0;
     if (!d->tape_on || !bytes) return 0;
     reader *r = cb_alloc_array(1, sizeof *r);
     cu_tape_model *m = cb_alloc_array(1, sizeof *m);
     int rc = 0;
     if (r) r->told = cb_alloc_array((size_t)p->n_values, sizeof *r->told);
-    if (m) m->parts = cb_alloc_array((size_t)p->n_ops, sizeof *m->parts);
+    if (m) m->parts = cb_alloc_array((size_t)p->n_ops + 1, sizeof *m->parts);
     if (!r || !m || !r->told || !m->parts) rc = cb_fail(err, CB_ENOMEM, "no memory for a launch");
-    for (int pass = 0; pass < 2 && rc == 0; pass++) { /* first how many words: the phases stand behind them */
-        CUdeviceptr word = at, phases = (at + words + 255) & ~(CUdeviceptr)255;
-        r->p = p, r->d = d;
-        for (int i = 0; i < p->n_ops && rc == 0; i++) {
-            if (!read_part(r, i)) continue;
-            if (pass) rc = add_part(d, m, r, &word, &phases, err);
-            else words += (uint64_t)r->words * 8;
-            i = r->at - 1;
-        }
-    }
     if (rc == 0) {
+        r->p = p, r->d = d;
+        count_bytes(r, &words, &phases);
         m->words = at;
         m->bytes = words;
+        if (words + 256 + phases <= bytes) rc = add_parts(d, m, r, at, (at + words + 255) & ~(CUdeviceptr)255, err);
         for (int f = 0; f < CU_N_TAPE; f++)
-            if (d->cu.cuFuncSetAttribute_(d->kernel[CU_K_TAPE + f], CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, d->max_shared) != CUDA_SUCCESS) m->n_parts = 0;
+            if (d->cu.cuFuncSetAttribute_(d->kernel[CU_K_TAPE + f], CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, d->max_shared) != CUDA_SUCCESS) m->n_parts = 0, m->has_whole = false;
     }
-    if (rc == 0 && m->n_parts) d->tape = m;
+    if (rc == 0 && (m->n_parts || m->has_whole)) d->tape = m;
     else cu_tape_free(m);
     if (r) cb_free(r->told);
     cb_free(r);
     return rc;
+}
+
+void cu_tape_place(cb_dev *d)
+{
+    cu_tape_model *m = d->tape;
+    const cu_schedule *c = &d->schedules[CU_FOR_ONE];
+    if (!m || !m->has_whole) return;
+    const part *t = &m->parts[m->n_parts];
+    int n = 0;
+    m->from = c->n_launches;
+    for (int i = 0; i < c->n_launches; i++)
+        for (int k = 0; k < c->launches[i].n; k++) {
+            int op = c->order[c->launches[i].first + k];
+            bool in = op >= t->first && op < t->first + t->n;
+            if (in && m->from == c->n_launches) m->from = i;
+            if (in) m->to = i + 1, n++;
+            if (op < t->first && i >= m->from) m->has_whole = false; /* what the part may need */
+        }
+    for (int i = m->from; i < m->to; i++) n -= c->launches[i].n;
+    if (n) m->has_whole = false;
+}
+
+/* Are there no more blocks of keys than words for them? */
+static bool is_whole(const cb_dev *d) { return d->n_splits && d->n_splits <= CU_CLUSTER_BLOCKS; }
+
+bool cu_tape_whole(const cb_dev *d, int *from, int *to)
+{
+    const cu_tape_model *m = d->tape;
+    if (!m || !m->has_whole || d->schedule != &d->schedules[CU_FOR_ONE] || !is_whole(d)) return false;
+    *from = m->from;
+    *to = m->to;
+    return true;
 }
 
 void cu_tape_free(cu_tape_model *m)
@@ -511,7 +654,7 @@ int cu_tape_begin(cb_dev *d, int32_t *turn, cb_err *err)
     if (!m) return 0;
     if (!m->ready) r = d->cu.cuMemsetD8Async_(m->words, 0xff, m->bytes, d->stream);
     m->ready = false;
-    *turn = m->turn ^= 1;
+    *turn = m->turn[m->has_whole && is_whole(d)] ^= 1;
     return r == CUDA_SUCCESS ? 0 : cu_fail(&d->cu, r, "a step", err);
 }
 
@@ -520,14 +663,21 @@ void cu_tape_end(cb_dev *d)
     if (d->tape) d->tape->ready = true;
 }
 
-int cu_tape_launch(cb_dev *d, int first, cb_err *err)
+static int launch(cb_dev *d, const part *t, cb_err *err)
 {
-    const part *t = part_at(d, first);
     const cu_step *now = (const cu_step *)d->step_host;
-    CB_ASSERT(t);
     cu_tape a = t->a;
     a.pos = now->pos;
     a.slot = now->slot;
     a.turn = &d->step->turn;
     return cu_kernel_launch(d, t->kernel, t->blocks, 1, 1, CU_TAPE_THREADS, t->shared, &a, err);
 }
+
+int cu_tape_launch(cb_dev *d, int first, cb_err *err)
+{
+    const part *t = part_at(d, first);
+    CB_ASSERT(t);
+    return launch(d, t, err);
+}
+
+int cu_tape_launch_whole(cb_dev *d, cb_err *err) { return launch(d, &d->tape->parts[d->tape->n_parts], err); }

@@ -3,16 +3,13 @@
  * multiplies its tiles of the phase's matrices and tells all others its outputs, words in memory that they wait for one by one: no barrier of the
  * grid, no launch, and instructions that stay in the caches. One warp brings tiles, of later phases too, as far ahead as its ring has room: weights
  * depend on nothing. Another clears the words of the step before. */
-#include "cuda/tape_rows.cuh"
+#include "cuda/tape_ring.cuh"
+#include "cuda/tape_attn.cuh"
 #include "cuda/delta_rows.cuh"
 
 #if __CUDA_ARCH__ >= 900
 
-/* ---- places ---- */
-
-__device__ __forceinline__ uint32_t full(uint32_t sm, uint32_t slot) { return sm + 8 * slot; }
-__device__ __forceinline__ uint32_t empty(uint32_t sm, uint32_t slot) { return sm + 8 * (CU_TAPE_SLOTS + slot); }
-__device__ __forceinline__ uint32_t tile_at(uint32_t sm, uint32_t slot) { return sm + CU_TAPE_AT + 8 * slot; } /* where it is; where it began, counted without an end */
+/* ---- shares ---- */
 
 /* Tiles of a phase, or pairs of them, that are this block's. */
 struct range {
@@ -49,64 +46,70 @@ __device__ __forceinline__ void bring_tile(const cu_tape_phase &p, const cu_tape
     } else if (lane >= 30) bulk_copy_once(to + (lane == 31 ? 16 * p.scale_stride : 0), lane == 31 ? biases : scales, 16 * p.scale_bytes, bar);
 }
 
-__device__ __forceinline__ void bring(const cu_tape &a, const cu_tape_phase *phases, uint32_t sm)
+__device__ __forceinline__ void bring(const cu_tape &a, const window &tape, uint32_t sm, int slot, int pos)
 {
     int lane = threadIdx.x & 31;
-    uint32_t next = 0, oldest = 0, at = 0, begin = 0, begin_oldest = 0, room = a.ring_bytes;
+    ring r(a, sm);
+    key_blocks blocks(a.step, slot);
 #pragma unroll 1
-    for (int i = 0; i < a.n_phases; i++) {
-        const cu_tape_phase &p = phases[i];
+    for (int i = 0; i < a.n_phases; i++, tape.leave(i - 1)) {
+        const cu_tape_phase &p = tape.get(i);
         if (p.kind == CU_TAPE_DELTA) continue;
+        if (p.kind == CU_TAPE_ATTN) {
+            if (p.u.a.a.kv.dim == 128) bring_keys<2>(p, r, blocks, pos);
+            else bring_keys<4>(p, r, blocks, pos);
+            continue;
+        }
         range mine(p.tiles);
-        uint32_t bytes = p.tile_bytes;
 #pragma unroll 1
         for (int k = 0; k < mine.n << p.units; k++) {
             int t = mine.first + (k >> p.units);
             const cu_tape_matrix &m = p.units ? p.u.m.matrix[k & 1] : matrix_of(p, t);
-            if (at + bytes > room) begin += room - at, at = 0;
-            while (oldest != next && (next - oldest == CU_TAPE_SLOTS || begin + bytes - begin_oldest > room)) {
-                barrier_wait(empty(sm, oldest % CU_TAPE_SLOTS), oldest / CU_TAPE_SLOTS & 1);
-                begin_oldest = ++oldest == next ? begin : lds_u32(tile_at(sm, oldest % CU_TAPE_SLOTS) + 4);
-            }
-            if (oldest == next) begin_oldest = begin;
-            uint32_t slot = next++ % CU_TAPE_SLOTS, v[2] = {sm + a.ring + at, begin};
-            if (lane == 0) sts<2>(tile_at(sm, slot), v);
-            bring_tile(p, m, t, sm + a.ring + at, full(sm, slot), lane);
-            at += bytes;
-            begin += bytes;
+            uint32_t to = r.take(p.tile_bytes);
+            bring_tile(p, m, t, to, full(sm, r.slot), lane);
         }
     }
 }
 
-/* ---- the warp that clears words ---- */
+/* ---- the warp that brings the tape, and clears words ---- */
 
-__device__ __forceinline__ void clear_words(const cu_tape &a, const cu_tape_phase *phases, int slot, int set)
+/* States of the block's heads, into the L2 cache. */
+__device__ __forceinline__ void fetch_states(const cu_tape_phase &p, int slot)
 {
-    int lane = threadIdx.x & 31;
-    float none = __uint_as_float(CU_UNTOLD);
-    for (int i = 0; i < a.n_phases; i++) { /* what comes first: states of heads, into the L2 cache */
-        if (phases[i].kind != CU_TAPE_DELTA) continue;
-        const cu_delta_step &d = phases[i].u.d.a;
-        for (int h = blockIdx.x; h < d.v_heads; h += gridDim.x) {
-            const float *S = d.state + (size_t)slot * d.state_floats + (size_t)h * d.dv * d.dk;
-            for (int k = 32 * lane; k < d.dv * d.dk; k += 1024) prefetch(S + k);
-        }
+    if (p.kind != CU_TAPE_DELTA) return;
+    const cu_delta_step &d = p.u.d.a;
+    for (int h = blockIdx.x; h < d.v_heads; h += gridDim.x) {
+        const float *S = d.state + (size_t)slot * d.state_floats + (size_t)h * d.dv * d.dk;
+        for (int k = 32 * (threadIdx.x & 31); k < d.dv * d.dk; k += 1024) prefetch(S + k);
     }
+}
+
+/* All of the other set: whatever a step before told. */
+__device__ __forceinline__ void clear_words(const cu_tape &a, int set)
+{
+    float none = __uint_as_float(CU_UNTOLD);
     float4 *w = (float4 *)(a.told + (size_t)(set ^ 1) * a.words);
-    for (int i = blockIdx.x * 32 + lane; i < a.words / 4; i += 32 * gridDim.x) w[i] = make_float4(none, none, none, none);
+    for (int i = blockIdx.x * 32 + threadIdx.x % 32; i < a.words / 4; i += 32 * gridDim.x) w[i] = make_float4(none, none, none, none);
+}
+
+__device__ __forceinline__ void bring_tape(const cu_tape &a, const window &tape, int slot, int set)
+{
+    enum { AHEAD = 2 }; /* phases that are under way when one is looked into */
+#pragma unroll 1
+    for (int i = 0; i < a.n_phases + AHEAD; i++) {
+        if (i == min((int)CU_TAPE_WINDOW, a.n_phases)) {
+            pdl_wait();
+            clear_words(a, set);
+        }
+        if (i < a.n_phases) {
+            if (i >= CU_TAPE_WINDOW) barrier_wait(tape.left(i), i / CU_TAPE_WINDOW - 1 & 1);
+            if (threadIdx.x % 32 == 0) tape.bring(a.phases, i);
+        }
+        if (i >= AHEAD) fetch_states(tape.get(i - AHEAD), slot);
+    }
 }
 
 /* ---- the warps that compute ---- */
-
-struct worker {
-    const cu_tape &a;
-    uint32_t sm;
-    float *shared;       /* the same */
-    float *told;         /* this step's words */
-    int slot, pos;       /* of the session */
-    uint32_t next;       /* tiles of the block so far */
-    uint32_t rests;      /* of the row at hand: 1: it has a remainder; 2: the plain one */
-};
 
 /* ---- products ---- */
 
@@ -361,11 +364,16 @@ template <int PER> __device__ __forceinline__ void delta_head(const cu_tape &a, 
     meet(); /* before another head, or a row, stands there */
 }
 
-template <class F> __device__ __forceinline__ void work(const cu_tape &a, const cu_tape_phase *phases, worker &me)
+template <class F> __device__ __forceinline__ void work(const cu_tape &a, const window &tape, worker &me)
 {
 #pragma unroll 1
-    for (int i = 0; i < a.n_phases; i++) {
-        const cu_tape_phase &p = phases[i];
+    for (int i = 0; i < a.n_phases; i++, tape.leave(i - 1)) {
+        const cu_tape_phase &p = tape.get(i);
+        if (p.kind == CU_TAPE_ATTN) {
+            if (p.u.a.a.kv.dim == 128) attn_phase<2>(me, p, a.step);
+            else attn_phase<4>(me, p, a.step);
+            continue;
+        }
         if (p.kind == CU_TAPE_DELTA) {
 #pragma unroll 1
             for (int h = blockIdx.x; h < p.u.d.a.v_heads; h += gridDim.x) {
@@ -388,25 +396,25 @@ template <class F> __device__ __forceinline__ void run(const cu_tape &a, unsigne
     uint32_t sm = address(base);
     pdl_trigger();
     int slot = *a.slot, pos = *a.pos, set = *a.turn & 1;
-    cu_tape_phase *phases = (cu_tape_phase *)(base + CU_TAPE_LIST);
-    static_assert(sizeof(cu_tape_phase) % 8 == 0, "whole words");
-    for (int i = threadIdx.x; i < a.n_phases * (int)sizeof(cu_tape_phase) / 8; i += CU_TAPE_THREADS) ((uint2 *)phases)[i] = ((const uint2 *)a.phases)[i];
+    window tape = {base, sm};
     if (threadIdx.x < CU_TAPE_SLOTS) {
         barrier_init(full(sm, threadIdx.x), 1);
         barrier_init(empty(sm, threadIdx.x), CU_SEGMENTS);
+    }
+    if (threadIdx.x < CU_TAPE_WINDOW) {
+        barrier_init(tape.there(threadIdx.x), 1);
+        barrier_init(tape.left(threadIdx.x), window::LEAVE);
     }
     if (threadIdx.x < 64) ((uint32_t *)(base + CU_TAPE_ZEROS))[threadIdx.x] = 0;
     for (int i = a.width + threadIdx.x; i < (a.width + 511) / 512 * 512; i += CU_TAPE_THREADS) ((float *)base)[a.x / 4 + place(i)] = 0; /* behind the row */
     __syncthreads();
     int warp = threadIdx.x / 32;
-    if (warp == CU_TAPE_WARPS) bring(a, phases, sm);
-    else if (warp > CU_TAPE_WARPS) {
-        pdl_wait();
-        clear_words(a, phases, slot, set);
-    } else {
+    if (warp == CU_TAPE_WARPS) bring(a, tape, sm, slot, pos);
+    else if (warp > CU_TAPE_WARPS) bring_tape(a, tape, slot, set);
+    else {
         worker me = {a, sm, (float *)base, a.told + (size_t)set * a.words, slot, pos, 0, 0};
         pdl_wait();
-        work<F>(a, phases, me);
+        work<F>(a, tape, me);
     }
 }
 #endif

@@ -1,5 +1,5 @@
 /* tape.h: parts of a step of one row that one launch runs, whose thread blocks stay from product to product (tape.cu), in place of a list of launches:
- * what stands between an attention and the next one. Recognised in the recorded plan: rows, rotated or not, as planes; products of one format that are
+ * what stands between an attention and the next one; or all layers, while contexts are not too long. Recognised in the recorded plan: rows, rotated or not, as planes; products of one format that are
  * told, added to the residual stream, or made gated units of; gated delta nets. */
 #ifndef CB_CUDA_TAPE_H
 #define CB_CUDA_TAPE_H
@@ -12,6 +12,11 @@ uint64_t cu_tape_bytes(const cb_plan *p);
 int cu_tape_make(cb_dev *d, CUdeviceptr at, cb_err *err);
 /* How many ops follow each other in the part that begins with op `first`; 0: none does. */
 int cu_tape_ops(const cb_dev *d, int first);
+/* Behind the schedules: which launches the part that has all layers stands for. */
+void cu_tape_place(cb_dev *d);
+/* Is the step at hand run by that part? Then in place of launches *from .. *to - 1. */
+bool cu_tape_whole(const cb_dev *d, int *from, int *to);
+int cu_tape_launch_whole(cb_dev *d, cb_err *err);
 /* Before a step of one row is sent, which gets *turn, and when it has succeeded: no word is told before it is. */
 int cu_tape_begin(cb_dev *d, int32_t *turn, cb_err *err);
 void cu_tape_end(cb_dev *d);

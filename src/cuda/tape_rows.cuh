@@ -30,6 +30,9 @@ __device__ __forceinline__ bool untold(const float4 &v) { return untold(v.x) || 
 /* No number has these bits: what is none is the GPU's own, 0x7fffffff. */
 __device__ __forceinline__ void tell(float *p, float v) { tell_word(p, untold(v) ? __uint_as_float(0x7fffffff) : v); }
 
+__device__ __forceinline__ float sayable(float v) { return untold(v) ? __uint_as_float(0x7fffffff) : v; }
+__device__ __forceinline__ void tell2(float *p, float a, float b) { tell_words2(p, sayable(a), sayable(b)); }
+
 __device__ __forceinline__ float hear(const float *p)
 {
     float v = told_word(p);

@@ -1,10 +1,11 @@
 /* tape_emulated.c: parts of steps of one row whose launch stays from product to product (cuda/tape.cu) give the CPU's bits, without a GPU
  * (tests/cuda/emulate): some thread blocks that wait for each other's words; rows that have remainders; two sessions in turn, and steps of several rows
- * between, so that words of other steps are cleared. And that steps are run so: they have few launches. */
+ * between, so that words of other steps are cleared; contexts that end about where a block of keys does. And that steps are run so: they have few launches. */
 #include "../support/emulated.h"
 #include "../support/outliers.h"
+#include "cuda/abi.h"
 
-enum { CTX = 128, STEPS = 5, SESSIONS = 2, CHUNK = 7, MOST_LAUNCHES = 12 };
+enum { CTX = 256, STEPS = 5, SESSIONS = 2, CHUNK = 16, MOST_LAUNCHES = 12, MOST_OF_WHOLE = 8 }; /* MOST_OF_WHOLE: of steps that have attention in the tape */
 
 static const char *const checkpoints[] = {"tiny-bonsai2", "tiny-bonsai2-tied"};
 
@@ -17,9 +18,11 @@ static uint64_t launches(void)
     return c.n_launch;
 }
 
-/* Of the logits of single rows and chunks of two sessions; *most: launches that a new graph of a single row has. */
-static uint64_t hash_of(const char *dir, const char *device, uint64_t *most)
+/* Of the logits of single rows, and a chunk among them, of two sessions, of which the first has so many tokens before, the other none; *most: launches that a step
+ * of a single row has. */
+static uint64_t hash_of(const char *dir, const char *device, int tokens, uint64_t *most)
 {
+    bool gpu = !strcmp(device, "cuda");
     cb_engine *e;
     cb_err err = {0};
     cb_engine_info info;
@@ -29,16 +32,19 @@ static uint64_t hash_of(const char *dir, const char *device, uint64_t *most)
     cb_row rows[CHUNK];
     float *logits = malloc((size_t)info.n_vocab * sizeof *logits);
     te_hasher h = te_hash_start();
+    int at[SESSIONS] = {0};
     *most = 0;
     for (int k = 0; k < SESSIONS; k++) assert_int_equal(cb_session_open(e, &s[k], NULL), 0);
-    for (int i = 0, at = 0; i < STEPS; i++)
-        for (int k = 0; k < SESSIONS; k++, at++) {
-            bool many = i == 2;
-            uint64_t before = !strcmp(device, "cuda") ? launches() : 0;
-            for (int j = 0; j < (many ? CHUNK : 1); j++) rows[j] = (cb_row){s[k], te_token(k, at + 31 * j, info.n_vocab), j == (many ? CHUNK : 1) - 1};
-            if (cb_step(e, rows, many ? CHUNK : 1, logits, &err) < 0) fail_msg("%s: %s", dir, err.text);
-            uint64_t now = !strcmp(device, "cuda") ? launches() - before : 0;
-            if (!many && now > *most) *most = now;
+    for (int i = -CTX; i < STEPS; i++)
+        for (int k = 0; k < SESSIONS; k++) {
+            int left = k ? 0 : tokens - at[k], n = i < 0 ? left < CHUNK ? left : CHUNK : i == 2 ? 3 : 1;
+            uint64_t before = gpu ? launches() : 0;
+            for (int j = 0; j < n; j++) rows[j] = (cb_row){s[k], te_token(k, at[k] + j, info.n_vocab), j == n - 1};
+            if (n <= 0) continue;
+            if (cb_step(e, rows, n, logits, &err) < 0) fail_msg("%s: %s", dir, err.text);
+            uint64_t now = gpu ? launches() - before : 0;
+            if (n == 1 && now > *most) *most = now;
+            at[k] += n;
             te_hash_row(&h, logits, info.n_vocab);
         }
     free(logits);
@@ -47,17 +53,52 @@ static uint64_t hash_of(const char *dir, const char *device, uint64_t *most)
     return h.h;
 }
 
+static void compare_at(const char *dir, const char *name, const char *processors, int tokens, uint64_t most_launches)
+{
+    uint64_t cpu, gpu, most;
+    emulated_tell(processors);
+    cpu = hash_of(dir, "cpu", tokens, &most);
+    gpu = hash_of(dir, "cuda", tokens, &most);
+    if (gpu != cpu) fail_msg("%s, %s: %016llx, the CPU has %016llx", name, processors, (unsigned long long)gpu, (unsigned long long)cpu);
+    if (most > most_launches) fail_msg("%s: a step of %llu launches", name, (unsigned long long)most);
+}
 static void compare(const char *dir, const char *name)
 {
-    static const char *const processors[] = {"processors=6", "processors=13"};
-    uint64_t cpu, gpu, most;
-    cpu = hash_of(dir, "cpu", &most);
-    for (size_t i = 0; i < sizeof processors / sizeof *processors; i++) {
-        emulated_tell(processors[i]);
-        gpu = hash_of(dir, "cuda", &most);
-        if (gpu != cpu) fail_msg("%s, %s: %016llx, the CPU has %016llx", name, processors[i], (unsigned long long)gpu, (unsigned long long)cpu);
-        if (most > MOST_LAUNCHES) fail_msg("%s: a step of %llu launches", name, (unsigned long long)most);
-    }
+    compare_at(dir, name, "processors=6", 0, MOST_LAUNCHES);
+    compare_at(dir, name, "processors=13", 0, MOST_LAUNCHES);
+}
+
+/* In a folder of its own, with twice as many dims of a head turned: pairs of a lane. */
+static void put_turns(const char *name, const char *dir)
+{
+    static const char was[] = "\"partial_rotary_factor\": 0.25";
+    char from[300];
+    size_t n;
+    snprintf(from, sizeof from, "tests/data/%.255s", name);
+    link_file(from, dir, "tokenizer.json", true);
+    link_file(from, dir, "tokenizer_config.json", true);
+    link_file(from, dir, "hadamard.json", true);
+    link_file(from, dir, "model.safetensors", true);
+    char *text = read_file(from, "config.json", &n);
+    int found = 0;
+    for (char *p = text; (p = strstr(p, was)); found++) memcpy(p + sizeof was - 5, "0.50", 4);
+    assert_true(found > 0);
+    tmp_put(dir, "config.json", text, n);
+    free(text);
+}
+
+/* All layers in one launch; a block of keys ends. */
+static void test_whole(void **state)
+{
+    char dir[64];
+    (void)state;
+    if (!emulated.lib) skip();
+    put_turns(checkpoints[0], tmp_dir(dir));
+    compare_at(dir, checkpoints[0], "processors=6", CU_BLOCK - 1, MOST_OF_WHOLE);
+    tmp_remove(dir);
+    put_turns(checkpoints[1], tmp_dir(dir));
+    compare_at(dir, checkpoints[1], "processors=6", 2 * CU_BLOCK - 1, MOST_OF_WHOLE);
+    tmp_remove(dir);
 }
 
 static void test_checkpoints(void **state)
@@ -83,12 +124,13 @@ static void test_backwards(void **state)
 {
     emulated_backwards(test_checkpoints, state);
     emulated_backwards(test_remainders, state);
+    emulated_backwards(test_whole, state);
 }
 
 int main(void)
 {
     emulated_open();
     setenv("CB_CUDA_TAPE", "on", 1);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_checkpoints), cmocka_unit_test(test_remainders), cmocka_unit_test(test_backwards)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_checkpoints), cmocka_unit_test(test_remainders), cmocka_unit_test(test_whole), cmocka_unit_test(test_backwards)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

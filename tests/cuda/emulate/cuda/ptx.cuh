@@ -197,6 +197,11 @@ static inline void bulk_copy(uint32_t to, const void *from, uint32_t bytes, uint
 static inline void bulk_copy_once(uint32_t to, const void *from, uint32_t bytes, uint32_t barrier) { bulk_copy(to, from, bytes, barrier); }
 static inline void fence_copies() {}
 static inline void tell_word(float *p, float v) { *(volatile float *)p = v; }
+static inline void tell_words2(float *p, float a, float b)
+{
+    tell_word(p, a);
+    tell_word(p + 1, b);
+}
 static inline float told_word(const float *p) { return *(const volatile float *)p; }
 static inline float4 told_words(const float *p) { return make_float4(told_word(p), told_word(p + 1), told_word(p + 2), told_word(p + 3)); }
 static inline void not_yet() { emu_pause(); }
