@@ -485,14 +485,14 @@ typedef struct cu_small {
 /* Steps of one row of larger models (tape.cu): one thread block on every multiprocessor, and all walk through a tape of phases: a row is made and
  * multiplied by matrices whose tiles of 16 outputs the blocks share, or delta rules whose heads they share. What blocks make of a row they tell the
  * others as words in memory, each of which is CU_UNTOLD until it is told; there are two sets of them, which steps use in turn, and a step clears the
- * other one. Shared memory: barriers, where tiles are, words of warps, zeros; barriers of
+ * other one. Shared memory: barriers, where tiles are, words of warps, zeros; where keys come from; barriers of
  * the tape, of which a window is there, and it; the residual stream and a row on its way (few.cuh, place());
  * planes of the row, of what they leave, and of a row for plain products (its two planes, dx and X, behind each other); sums of tiles; a ring of
  * tiles of different size. */
 #define CU_UNTOLD 0xffffffffu
-enum { CU_TAPE_WARPS = 16, CU_TAPE_WORKERS = 32 * CU_TAPE_WARPS, CU_TAPE_THREADS = CU_TAPE_WORKERS + 64, CU_TAPE_SLOTS = 32, CU_TAPE_PHASES = 400, CU_TAPE_WINDOW = 16, CU_TAPE_MATRICES = 3 };
+enum { CU_TAPE_WARPS = 16, CU_TAPE_WORKERS = 32 * CU_TAPE_WARPS, CU_TAPE_THREADS = CU_TAPE_WORKERS + 64, CU_TAPE_SLOTS = 32, CU_TAPE_PHASES = 400, CU_TAPE_WINDOW = 8, CU_TAPE_MATRICES = 3 };
 enum { CU_TAPE_ROUNDS = 3, CU_TAPE_TILES = 32 }; /* values of a row: 8 a worker, so many times; tiles of a block in a phase at most */
-enum { CU_TAPE_FOUND = 16 * CU_TAPE_SLOTS, CU_TAPE_AT = CU_TAPE_FOUND + 16 * CU_TAPE_WARPS, CU_TAPE_ZEROS = CU_TAPE_AT + 8 * CU_TAPE_SLOTS, CU_TAPE_WORDS = CU_TAPE_ZEROS + 256, CU_TAPE_LISTED = CU_TAPE_WORDS + 64, CU_TAPE_LIST = CU_TAPE_LISTED + 16 * CU_TAPE_WINDOW }; /* bytes from the beginning */
+enum { CU_TAPE_FOUND = 16 * CU_TAPE_SLOTS, CU_TAPE_AT = CU_TAPE_FOUND + 16 * CU_TAPE_WARPS, CU_TAPE_ZEROS = CU_TAPE_AT + 8 * CU_TAPE_SLOTS, CU_TAPE_WORDS = CU_TAPE_ZEROS + 256, CU_TAPE_FROM = CU_TAPE_WORDS + 64, CU_TAPE_LISTED = CU_TAPE_FROM + 8 * CU_TAPE_SLOTS, CU_TAPE_LIST = CU_TAPE_LISTED + 16 * CU_TAPE_WINDOW }; /* bytes from the beginning */
 #define CU_TAPE_FORMATS(X) /* of CU_STREAM_FORMATS */ \
     X(2g128, CU_FMT_AFFINE, 2, 128, CU_S_BF16) X(2g128_f16, CU_FMT_AFFINE, 2, 128, CU_S_F16) X(4g64, CU_FMT_AFFINE, 4, 64, CU_S_BF16)
 enum {

@@ -12,13 +12,34 @@ using namespace attn;
 #if __CUDA_ARCH__ >= 900
 
 /* Shared memory behind shared<PARTS>: what is told<PARTS>; what others send: m, l [block]; how blocks weigh; o [block][dim]; the ring. */
-template <int PARTS> struct told : heads<PARTS> {
+template <int PARTS> struct told {
     uint64_t bars[CU_STEP_SLOTS + 2]; /* of the ring's halves; of m and l, and of o */
+    const int32_t *newest;   /* in the row's table: the thread block's newest block of keys */
+    uint8_t *to;             /* the block that gets key and value */
+    float4 of[3];            /* of queries, key, value: kind_of() */
+    float w[3][64 * PARTS];  /* norms' weights */
 };
 template <int PARTS> struct room_of {
     static constexpr int TOLD = CU_STEP_FIXED(PARTS), ML = TOLD + CU_CLUSTER_TOLD(PARTS), FACTORS = ML + 8 * CU_CLUSTER_BLOCKS, O = FACTORS + 16 * CU_CLUSTER_BLOCKS;
     static_assert(O == CU_ATTN_CLUSTER_FIXED(PARTS) && sizeof(told<PARTS>) <= CU_CLUSTER_TOLD(PARTS) && sizeof(shared<PARTS>) <= CU_STEP_FIXED(PARTS), "room");
 };
+
+/* ---- queries, and the row's own key and value ---- */
+
+/* All threads: what does not depend on the row. */
+template <int PARTS> __device__ __forceinline__ void tell(const cu_attn_step &a, told<PARTS> &s)
+{
+    enum { DIM = 64 * PARTS };
+#pragma unroll 1
+    for (int i = threadIdx.x; i < 3 * DIM; i += blockDim.x) {
+        const float *w = norm_of(a, i / DIM);
+        s.w[0][i] = w ? w[i & (DIM - 1)] : 1; /* times 1 changes nothing */
+    }
+    if (threadIdx.x) return;
+    s.of[QUERY] = kind_of(a, QUERY);
+    s.of[KEY] = kind_of(a, KEY);
+    s.of[VALUE] = kind_of(a, VALUE);
+}
 
 /* Number i of the thread block: a query, or behind them the key, the value. Where this lane's first value is, and its cosine. */
 struct head_of {
@@ -43,7 +64,8 @@ __device__ __forceinline__ void prepare(const cu_attn_step &a, const head_of &at
     load_turns(a, at.table, h.cs, h.sn, now);
     h.kind = at.kind;
     h.turns = at.table;
-    prepare_head(a, h, i, t, sm, s, now);
+    const float *w = s.w[h.kind] + threadIdx.x % 32;
+    prepare_head(a, h, s.of[h.kind], [&](int j) { return w[32 * j]; }, i, t, sm, s.to, now);
 }
 
 /* ---- blocks of keys ---- */
@@ -94,7 +116,7 @@ template <int PARTS> __device__ __forceinline__ void attn_cluster(const cu_attn_
     if (d == 0)
 #pragma unroll 1
         for (int i = 0; i < slots; i++) fetch<PARTS>(a, s, i, n, i, ring);
-    tell_heads<PARTS>(a, s, blockDim.x);
+    tell<PARTS>(a, s);
     bool prepares = n && warp < n_q + (puts ? 2 : 0);
     cluster_begin();
     if (!n && !joins) return;

@@ -6,28 +6,19 @@
 
 namespace attn {
 
-/* What does not depend on the row, but for `newest` and `to`. */
 enum { QUERY, KEY, VALUE };
-template <int PARTS> struct heads {
-    float4 of[3];            /* of queries, key, value: rotation's block, what its result is multiplied by, norm's eps, or -1, the scales' factor */
-    float w[3][64 * PARTS];  /* norms' weights */
-    const int32_t *newest;   /* in the row's table: the thread block's newest block of keys */
-    uint8_t *to;             /* the block that gets key and value */
-};
 
-/* So many threads. */
-template <int PARTS> __device__ __forceinline__ void tell_heads(const cu_attn_step &a, heads<PARTS> &s, int threads)
+/* Of a kind of heads: rotation's block, what its result is multiplied by, norm's eps, or -1, the scales' factor; and the norm. */
+__device__ __forceinline__ float4 kind_of(const cu_attn_step &a, int kind)
 {
-    enum { DIM = 64 * PARTS };
-#pragma unroll 1
-    for (int i = threadIdx.x; i < 3 * DIM; i += threads) {
-        cu_head_norm norm = i < DIM ? a.q_norm : i < 2 * DIM ? a.k_norm : a.v_norm;
-        s.w[0][i] = norm.on && norm.w ? norm.w[i & (DIM - 1)] : 1; /* times 1 changes nothing */
-    }
-    if (threadIdx.x) return;
-    s.of[QUERY] = make_float4((float)a.q_block, a.q_scale, a.q_norm.on ? a.q_norm.eps : -1, a.scale);
-    s.of[KEY] = make_float4((float)a.k_block, a.k_scale, a.k_norm.on ? a.k_norm.eps : -1, 1);
-    s.of[VALUE] = make_float4((float)a.v_block, a.v_scale, a.v_norm.on ? a.v_norm.eps : -1, 1);
+    if (kind == QUERY) return make_float4((float)a.q_block, a.q_scale, a.q_norm.on ? a.q_norm.eps : -1, a.scale);
+    if (kind == KEY) return make_float4((float)a.k_block, a.k_scale, a.k_norm.on ? a.k_norm.eps : -1, 1);
+    return make_float4((float)a.v_block, a.v_scale, a.v_norm.on ? a.v_norm.eps : -1, 1);
+}
+__device__ __forceinline__ const float *norm_of(const cu_attn_step &a, int kind)
+{
+    const cu_head_norm &n = kind == QUERY ? a.q_norm : kind == KEY ? a.k_norm : a.v_norm;
+    return n.on ? n.w : NULL;
 }
 
 /* Pairs of 32*J dims apart, which a lane has both. */
@@ -64,15 +55,15 @@ template <int PARTS> struct head_in {
     bool turns;
 };
 
-/* Its integers to shared memory, of key and value to their place t in the cache, too. i: which query. */
-template <int PARTS>
-__device__ __forceinline__ void prepare_head(const cu_attn_step &a, head_in<PARTS> &h, int i, int t, shared<PARTS> &sm, const heads<PARTS> &s, bool now)
+/* Its integers to shared memory, of key and value to their place t in the cache's block `cached`, too. of: kind_of(); weight(j): the norm's, 1 where it has
+ * none, for v[j]; i: which query. */
+template <int PARTS, class W>
+__device__ __forceinline__ void prepare_head(const cu_attn_step &a, head_in<PARTS> &h, const float4 &of, W weight, int i, int t, shared<PARTS> &sm, uint8_t *cached, bool now)
 {
     enum { N = 2 * PARTS, DIM = 64 * PARTS };
     int lane = threadIdx.x % 32, kind = h.kind;
     float(&v)[N] = h.v;
     uint32_t m[PARTS], most = 0, xi[N];
-    float4 of = s.of[kind];
     float inv = 1;
     if (of.z >= 0) {
         float sum = 0;
@@ -80,9 +71,8 @@ __device__ __forceinline__ void prepare_head(const cu_attn_step &a, head_in<PART
         for (int j = 0; j < N; j++) sum = cb_fma(v[j], v[j], sum);
         inv = 1.0f / sqrtf(lane_fold(sum) * (1.0f / DIM) + of.z); /* a power of two */
     }
-    const float *weight = s.w[kind] + lane;
 #pragma unroll
-    for (int j = 0; j < N; j++) v[j] = (v[j] * inv) * weight[32 * j];
+    for (int j = 0; j < N; j++) v[j] = (v[j] * inv) * weight(j);
     if (h.turns) switch (a.half) {
         case 32: turn<1>(v, h.cs, h.sn, a.pairs); break;
         case 64: turn<2>(v, h.cs, h.sn, a.pairs); break;
@@ -122,14 +112,14 @@ __device__ __forceinline__ void prepare_head(const cu_attn_step &a, head_in<PART
     if (__builtin_expect(most >= 0x7f800000 && now, 0)) report_bad(a.step, kind == QUERY ? a.op : a.put_op);
     if (kind == QUERY || !now) return;
     bool key = kind == KEY;
-    uint8_t *cache = s.to + (key ? t * DIM + lane : (2 * DIM + lane) * CU_BLOCK + t);
+    uint8_t *cache = cached + (key ? t * DIM + lane : (2 * DIM + lane) * CU_BLOCK + t);
 #pragma unroll
     for (int j = 0; j < N; j++) {
         uint8_t *p = cache + j * (key ? 32 : 32 * CU_BLOCK);
         p[0] = (uint8_t)((xi[j] + 128) >> 8);
         p[DIM * CU_BLOCK] = (uint8_t)xi[j];
     }
-    if (lane < (key ? PARTS : 1)) ((float *)(s.to + 4 * CU_BLOCK * DIM))[(key ? lane : PARTS) * CU_BLOCK + t] = dx;
+    if (lane < (key ? PARTS : 1)) ((float *)(cached + 4 * CU_BLOCK * DIM))[(key ? lane : PARTS) * CU_BLOCK + t] = dx;
 }
 
 /* One warp: how the results of blocks of keys weigh (attn_join.cu). x: a lane's m and l; -infinity and 0 where there is none. */

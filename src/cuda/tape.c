@@ -510,12 +510,12 @@ static int segments_for(int n)
 static bool lay_out(reader *r, part *t)
 {
     cu_tape *a = &t->a;
-    int most = 0, planes = 0, plain = 0, tiles = 1, tile_bytes = 0, used = (CU_TAPE_LIST + CU_TAPE_WINDOW * (int)sizeof(cu_tape_phase) + 127) & ~127, row = 4096;
+    int most = 0, planes = 0, plain = 0, behind = 0, tiles = 1, tile_bytes = 0, used = (CU_TAPE_LIST + CU_TAPE_WINDOW * (int)sizeof(cu_tape_phase) + 127) & ~127, row = 4096;
     for (int i = 0; i < r->n; i++) {
         cu_tape_phase *p = &r->phase[i];
         int parts = p->kind == CU_TAPE_ATTN ? p->u.a.a.kv.dim / 64 : 0;
         if (parts && CU_STEP_HALF(parts) > tile_bytes) tile_bytes = CU_STEP_HALF(parts);
-        if (parts && CU_STEP_FIXED(parts) + CU_CLUSTER_TOLD(parts) > row) row = CU_STEP_FIXED(parts) + CU_CLUSTER_TOLD(parts);
+        if (parts && CU_STEP_FIXED(parts) > row) row = CU_STEP_FIXED(parts);
         if (parts || p->kind == CU_TAPE_DELTA) continue;
         int n = ((p->tiles + (int)t->blocks - 1) / (int)t->blocks) << p->units, bytes = 2 * p->n + 8 * p->n_groups;
         if (n > CU_TAPE_TILES) return false;
@@ -524,14 +524,16 @@ static bool lay_out(reader *r, part *t)
         if (n > tiles) tiles = n;
         if (p->n > most) most = p->n;
         if (bytes > planes) planes = bytes;
+        if (p->u.m.n_plain && bytes > behind) behind = bytes;
         if (p->u.m.n_plain) plain = 2 * (2 * p->n + p->n / 8);
         if (p->tile_bytes > tile_bytes) tile_bytes = p->tile_bytes;
     }
     a->x = take(&used, row_room(a->width));
     a->row = take(&used, row_room(most) > row ? row_room(most) : row);
-    a->planes = take(&used, planes + BEHIND);
+    behind = plain ? (behind + BEHIND + 127) & ~127 : 0; /* the widest rows have no plain products: those of others stand where theirs end */
+    a->planes = take(&used, behind + plain > planes + BEHIND ? behind + plain : planes + BEHIND);
     a->rests = take(&used, planes + BEHIND);
-    a->plain = take(&used, plain);
+    a->plain = a->planes + behind;
     a->half_sums = tiles * CU_SEGMENTS * 64;
     a->sums = take(&used, 2 * a->half_sums);
     a->ring = used;

@@ -56,8 +56,8 @@ __device__ __forceinline__ void bring(const cu_tape &a, const window &tape, uint
         const cu_tape_phase &p = tape.get(i);
         if (p.kind == CU_TAPE_DELTA) continue;
         if (p.kind == CU_TAPE_ATTN) {
-            if (p.u.a.a.kv.dim == 128) bring_keys<2>(p, r, blocks, pos);
-            else bring_keys<4>(p, r, blocks, pos);
+            if (p.u.a.a.kv.dim == 128) bring_keys<2>(p, r, blocks, pos, tape.base + CU_TAPE_FROM);
+            else bring_keys<4>(p, r, blocks, pos, tape.base + CU_TAPE_FROM);
             continue;
         }
         range mine(p.tiles);
@@ -370,8 +370,8 @@ template <class F> __device__ __forceinline__ void work(const cu_tape &a, const 
     for (int i = 0; i < a.n_phases; i++, tape.leave(i - 1)) {
         const cu_tape_phase &p = tape.get(i);
         if (p.kind == CU_TAPE_ATTN) {
-            if (p.u.a.a.kv.dim == 128) attn_phase<2>(me, p, a.step);
-            else attn_phase<4>(me, p, a.step);
+            if (p.u.a.a.kv.dim == 128) attn_phase<2>(me, p);
+            else attn_phase<4>(me, p);
             continue;
         }
         if (p.kind == CU_TAPE_DELTA) {
@@ -410,8 +410,8 @@ template <class F> __device__ __forceinline__ void run(const cu_tape &a, unsigne
     __syncthreads();
     int warp = threadIdx.x / 32;
     if (warp == CU_TAPE_WARPS) bring(a, tape, sm, slot, pos);
-    else if (warp > CU_TAPE_WARPS) bring_tape(a, tape, slot, set);
-    else {
+    else if (warp == CU_TAPE_WARPS + 1) bring_tape(a, tape, slot, set);
+    else if (warp < CU_TAPE_WARPS) {
         worker me = {a, sm, (float *)base, a.told + (size_t)set * a.words, slot, pos, 0, 0};
         pdl_wait();
         work<F>(a, tape, me);

@@ -35,7 +35,7 @@ struct key_blocks {
     }
 };
 
-template <int PARTS> __device__ __forceinline__ void bring_keys(const cu_tape_phase &p, ring &r, key_blocks &blocks, int pos)
+template <int PARTS> __device__ __forceinline__ void bring_keys(const cu_tape_phase &p, ring &r, key_blocks &blocks, int pos, unsigned char *place_of)
 {
     enum { BYTES = 2 * CU_BLOCK * 64 * PARTS, SCALES = (PARTS + 1) * CU_BLOCK * 4 };
     static_assert(BYTES % 128 == 0 && CU_STEP_HALF(PARTS) % 128 == 0 && (int)BYTES + (int)SCALES == (int)CU_STEP_HALF(PARTS), "tiles");
@@ -50,6 +50,7 @@ template <int PARTS> __device__ __forceinline__ void bring_keys(const cu_tape_ph
             uint32_t to = r.take(values ? BYTES : BYTES + SCALES), bar = full(r.sm, r.slot);
             __syncwarp();
             if (threadIdx.x % 32) continue;
+            if (!values) *(const uint8_t **)(place_of + 8 * r.slot) = from;
             barrier_expect(bar, values ? BYTES : BYTES + SCALES);
             bulk_copy(to, from + values * BYTES, BYTES, bar);
             if (!values) bulk_copy(to + BYTES, from + 2 * BYTES, SCALES, bar);
@@ -73,21 +74,29 @@ template <int N> __device__ __forceinline__ void hear_lanes(const float *p, floa
     __syncwarp();
 }
 
-/* Number `warp` of an item: a query, or behind them the key, the value. */
-template <int PARTS>
-__device__ __forceinline__ void prepare(const worker &me, const cu_tape_phase &p, int head, int t, attn::shared<PARTS> &sm, const attn::heads<PARTS> &s)
+/* Number `warp` of an item: a query, or behind them the key, the value. All loads are under way together. */
+template <int PARTS> __device__ __forceinline__ void prepare(const worker &me, const cu_tape_phase &p, int head, int t, attn::shared<PARTS> &sm)
 {
+    enum { N = 2 * PARTS };
     const cu_attn_step &a = p.u.a.a;
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     forget(warp);
     forget(lane);
     attn::head_in<PARTS> h;
+    float w[N];
     h.kind = warp < a.per ? attn::QUERY : warp > a.per ? attn::VALUE : attn::KEY;
     int from = h.kind == attn::QUERY ? p.u.a.q + (head * a.per + warp) * a.q_head : (h.kind == attn::KEY ? p.u.a.k : p.u.a.v) + head * 64 * PARTS;
     h.turns = h.kind == attn::QUERY ? a.q_rope : h.kind == attn::KEY && a.k_rope;
     attn::load_turns(a, h.turns ? a.turn + lane : NULL, h.cs, h.sn, true);
+    const float *weight = attn::norm_of(a, h.kind);
+    each<N>([&](int j) { w[j] = weight ? weight[lane + 32 * j] : 1; }); /* times 1 changes nothing */
     hear_lanes(me.told + from + lane, h.v);
-    attn::prepare_head<PARTS>(a, h, warp, t, sm, s, true);
+    uint8_t *cached = NULL;
+    if (h.kind != attn::QUERY) {
+        barrier_wait(full(me.sm, me.next % CU_TAPE_SLOTS), me.next / CU_TAPE_SLOTS & 1);
+        cached = *(uint8_t **)((unsigned char *)me.shared + CU_TAPE_FROM + 8 * (me.next % CU_TAPE_SLOTS));
+    }
+    attn::prepare_head<PARTS>(a, h, attn::kind_of(a, h.kind), [&](int j) { return w[j]; }, warp, t, sm, cached, true);
 }
 
 /* The tile after those before, in this block's memory, when it is there. */
@@ -105,7 +114,7 @@ __device__ __forceinline__ void free_tile(worker &me)
 
 /* A KV head's block of keys, number `block` of those that are seen. Keys are done with before values are waited for: the ring may have no room for both. */
 template <int PARTS>
-__device__ __forceinline__ void attend(worker &me, const cu_tape_phase &p, const seen &see, int head, int block, attn::shared<PARTS> &sm, const attn::heads<PARTS> &s)
+__device__ __forceinline__ void attend(worker &me, const cu_tape_phase &p, const seen &see, int head, int block, attn::shared<PARTS> &sm)
 {
     enum { DIM = 64 * PARTS };
     const cu_attn_step &a = p.u.a.a;
@@ -114,7 +123,7 @@ __device__ __forceinline__ void attend(worker &me, const cu_tape_phase &p, const
     forget(lane);
     bool newest = block == see.all - 1;
     int own = newest ? t : -1;
-    if (warp < a.per + (newest ? 2 : 0)) prepare<PARTS>(me, p, head, t, sm, s);
+    if (warp < a.per + (newest ? 2 : 0)) prepare<PARTS>(me, p, head, t, sm);
     const uint8_t *keys = next_tile(me);
     meet();
     attn::scores<PARTS>(warp, keys, own, DIM, sm);
@@ -189,28 +198,18 @@ template <int PARTS> __device__ __forceinline__ void join(const worker &me, cons
 }
 
 /* What depends on the thread, or the position, is worked out here, not once for all phases: it would stand in registers that others want. */
-template <int PARTS> __device__ __forceinline__ void attn_phase(worker &me, const cu_tape_phase &p, const cu_step *step)
+template <int PARTS> __device__ __forceinline__ void attn_phase(worker &me, const cu_tape_phase &p)
 {
     typedef attn::shared<PARTS> prepared;
-    typedef attn::heads<PARTS> heads;
-    static_assert(sizeof(prepared) <= CU_STEP_FIXED(PARTS) && sizeof(heads) <= CU_CLUSTER_TOLD(PARTS) && (int)attn::shape<PARTS>::WORKERS == (int)CU_TAPE_WARPS, "room");
+    static_assert(sizeof(prepared) <= CU_STEP_FIXED(PARTS) && (int)attn::shape<PARTS>::WORKERS == (int)CU_TAPE_WARPS, "room");
     const cu_attn_step &a = p.u.a.a;
     int row = me.a.row;
     forget(row);
     forget(me.pos);
     seen see(a.kv, me.pos);
     unsigned char *at = (unsigned char *)me.shared + row;
-    prepared &sm = *(prepared *)at;
-    heads &s = *(heads *)(at + CU_STEP_FIXED(PARTS));
-    if ((int)blockIdx.x < see.items) attn::tell_heads<PARTS>(a, s, CU_TAPE_WORKERS);
 #pragma unroll 1
-    for (int i = blockIdx.x; i < see.items; i += gridDim.x) {
-        int head = i / see.all, block = i % see.all;
-        if (threadIdx.x == 0 && block == see.all - 1)
-            s.to = a.kv.base + ((size_t)step->tables[a.kv.group][(size_t)me.slot * step->table_stride + see.b0 + block] * a.kv.n_heads + head) * a.kv.head_bytes;
-        meet();
-        attend<PARTS>(me, p, see, head, block, sm, s);
-    }
+    for (int i = blockIdx.x; i < see.items; i += gridDim.x) attend<PARTS>(me, p, see, i / see.all, i % see.all, *(prepared *)at);
 #pragma unroll 1
     for (int h = gridDim.x - 1 - blockIdx.x; h < a.n_heads; h += gridDim.x) join<PARTS>(me, p, see.all, h, (float4 *)at);
 }
