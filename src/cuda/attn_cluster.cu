@@ -65,7 +65,7 @@ __device__ __forceinline__ void prepare(const cu_attn_step &a, const head_of &at
     h.kind = at.kind;
     h.turns = at.table;
     const float *w = s.w[h.kind] + threadIdx.x % 32;
-    prepare_head(a, h, s.of[h.kind], [&](int j) { return w[32 * j]; }, i, t, sm, s.to, now);
+    prepare_head<PARTS, false>(a, h, s.of[h.kind], [&](int j) { return w[32 * j]; }, i, t, sm, s.to, now);
 }
 
 /* ---- blocks of keys ---- */

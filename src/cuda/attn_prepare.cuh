@@ -56,8 +56,8 @@ template <int PARTS> struct head_in {
 };
 
 /* Its integers to shared memory, of key and value to their place t in the cache's block `cached`, too. of: kind_of(); weight(j): the norm's, 1 where it has
- * none, for v[j]; i: which query. */
-template <int PARTS, class W>
+ * none, for v[j]; i: which query. NEAR: pairs are 32 dims apart. */
+template <int PARTS, bool NEAR, class W>
 __device__ __forceinline__ void prepare_head(const cu_attn_step &a, head_in<PARTS> &h, const float4 &of, W weight, int i, int t, shared<PARTS> &sm, uint8_t *cached, bool now)
 {
     enum { N = 2 * PARTS, DIM = 64 * PARTS };
@@ -73,7 +73,8 @@ __device__ __forceinline__ void prepare_head(const cu_attn_step &a, head_in<PART
     }
 #pragma unroll
     for (int j = 0; j < N; j++) v[j] = (v[j] * inv) * weight(j);
-    if (h.turns) switch (a.half) {
+    if (NEAR && h.turns) turn<1>(v, h.cs, h.sn, 32);
+    else if (h.turns) switch (a.half) {
         case 32: turn<1>(v, h.cs, h.sn, a.pairs); break;
         case 64: turn<2>(v, h.cs, h.sn, a.pairs); break;
         case 128: turn<4>(v, h.cs, h.sn, a.pairs); break;

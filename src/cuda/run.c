@@ -65,6 +65,7 @@ static void find_runs(cb_dev *d, packer *p, cu_step *s)
     d->n_splits = 0;
     if (d->n_runs == n && n <= CU_GRAPH_ROWS)
         for (d->n_splits = 4; d->n_splits < most; d->n_splits += d->n_splits / 2) {}
+    if (d->n_splits > CU_CLUSTER_BLOCKS && most <= CU_CLUSTER_BLOCKS) d->n_splits = CU_CLUSTER_BLOCKS;
 }
 
 static int send_tables(cb_dev *d, cb_err *err)

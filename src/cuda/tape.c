@@ -274,11 +274,7 @@ static int attention_ops(const reader *r, int *anchor)
 
 /* Heads that warps of tape_attn.cuh can hold; and what they hold of each. */
 static bool heads_fit(int dim, int per) { return (dim == 128 || dim == 256) && per <= 8; }
-static bool turns_fit(const cu_attn_step *a)
-{
-    bool in_lanes = a->pairs % 32 == 0 && a->half % 32 == 0 && !(a->half & (a->half - 1)) && a->pairs <= a->half && 2 * a->half <= a->kv.dim;
-    return in_lanes || (!a->q_rope && !a->k_rope);
-}
+static bool turns_fit(const cu_attn_step *a) { return (a->pairs == 32 && a->half == 32) || (!a->q_rope && !a->k_rope); }
 
 static bool read_attention(reader *r, int from, cb_val *y)
 {

@@ -73,15 +73,31 @@ __device__ __forceinline__ void bring(const cu_tape &a, const window &tape, uint
 
 /* ---- the warp that brings the tape, and clears words ---- */
 
-/* States of the block's heads, into the L2 cache. */
-__device__ __forceinline__ void fetch_states(const cu_tape_phase &p, int slot)
+/* Lines of n bytes at p, which a block shares with all others or has for itself, into the L2 cache. */
+__device__ __forceinline__ void fetch_shared(const void *p, int n)
 {
-    if (p.kind != CU_TAPE_DELTA) return;
-    const cu_delta_step &d = p.u.d.a;
-    for (int h = blockIdx.x; h < d.v_heads; h += gridDim.x) {
-        const float *S = d.state + (size_t)slot * d.state_floats + (size_t)h * d.dv * d.dk;
-        for (int k = 32 * (threadIdx.x & 31); k < d.dv * d.dk; k += 1024) prefetch(S + k);
+    for (int i = 128 * (32 * blockIdx.x + threadIdx.x % 32); p && i < n; i += 128 * 32 * gridDim.x) prefetch((const uint8_t *)p + i);
+}
+__device__ __forceinline__ void fetch_own(const void *p, int n)
+{
+    for (int i = 128 * (threadIdx.x % 32); i < n; i += 128 * 32) prefetch((const uint8_t *)p + i);
+}
+
+/* What a phase reads of memory, but for what comes through the ring. */
+__device__ __forceinline__ void fetch_ahead(const cu_tape_phase &p, int slot, int pos)
+{
+    if (p.kind == CU_TAPE_DELTA) {
+        const cu_delta_step &d = p.u.d.a;
+        int width = 2 * d.k_heads * d.dk + d.v_heads * d.dv;
+        fetch_shared(d.conv_w, 16 * width);
+        for (int i = 1; i < 4; i++) fetch_shared(d.ring + (size_t)slot * d.ring_floats + ((pos + i) & 3) * width, 4 * width);
+        for (int h = blockIdx.x; h < d.v_heads; h += gridDim.x) fetch_own(d.state + (size_t)slot * d.state_floats + (size_t)h * d.dv * d.dk, 4 * d.dv * d.dk);
+        return;
     }
+    if (p.kind == CU_TAPE_ATTN) return;
+    fetch_shared(p.norm_w, 4 * p.n);
+    fetch_shared(p.signs, 4 * p.n);
+    for (int i = 0; i < p.u.m.n_plain; i++) fetch_shared(p.u.m.plain[i].codes, (int)p.u.m.plain[i].row_bytes * p.u.m.plain[i].rows);
 }
 
 /* All of the other set: whatever a step before told. */
@@ -92,7 +108,7 @@ __device__ __forceinline__ void clear_words(const cu_tape &a, int set)
     for (int i = blockIdx.x * 32 + threadIdx.x % 32; i < a.words / 4; i += 32 * gridDim.x) w[i] = make_float4(none, none, none, none);
 }
 
-__device__ __forceinline__ void bring_tape(const cu_tape &a, const window &tape, int slot, int set)
+__device__ __forceinline__ void bring_tape(const cu_tape &a, const window &tape, int slot, int pos, int set)
 {
     enum { AHEAD = 2 }; /* phases that are under way when one is looked into */
 #pragma unroll 1
@@ -105,7 +121,7 @@ __device__ __forceinline__ void bring_tape(const cu_tape &a, const window &tape,
             if (i >= CU_TAPE_WINDOW) barrier_wait(tape.left(i), i / CU_TAPE_WINDOW - 1 & 1);
             if (threadIdx.x % 32 == 0) tape.bring(a.phases, i);
         }
-        if (i >= AHEAD) fetch_states(tape.get(i - AHEAD), slot);
+        if (i >= AHEAD) fetch_ahead(tape.get(i - AHEAD), slot, pos);
     }
 }
 
@@ -410,7 +426,7 @@ template <class F> __device__ __forceinline__ void run(const cu_tape &a, unsigne
     __syncthreads();
     int warp = threadIdx.x / 32;
     if (warp == CU_TAPE_WARPS) bring(a, tape, sm, slot, pos);
-    else if (warp == CU_TAPE_WARPS + 1) bring_tape(a, tape, slot, set);
+    else if (warp == CU_TAPE_WARPS + 1) bring_tape(a, tape, slot, pos, set);
     else if (warp < CU_TAPE_WARPS) {
         worker me = {a, sm, (float *)base, a.told + (size_t)set * a.words, slot, pos, 0, 0};
         pdl_wait();

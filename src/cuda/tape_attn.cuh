@@ -63,13 +63,12 @@ template <int PARTS> __device__ __forceinline__ void bring_keys(const cu_tape_ph
 /* N words that are 32 apart, all under way together. */
 template <int N> __device__ __forceinline__ void hear_lanes(const float *p, float (&v)[N])
 {
-    each<N>([&](int j) { v[j] = told_word(p + 32 * j); });
     for (;;) {
         bool missing = false;
+        each<N>([&](int j) { v[j] = told_word(p + 32 * j); });
         each<N>([&](int j) { missing |= untold(v[j]); });
         if (!missing) break;
         not_yet();
-        each<N>([&](int j) { if (untold(v[j])) v[j] = told_word(p + 32 * j); });
     }
     __syncwarp();
 }
@@ -87,7 +86,8 @@ template <int PARTS> __device__ __forceinline__ void prepare(const worker &me, c
     h.kind = warp < a.per ? attn::QUERY : warp > a.per ? attn::VALUE : attn::KEY;
     int from = h.kind == attn::QUERY ? p.u.a.q + (head * a.per + warp) * a.q_head : (h.kind == attn::KEY ? p.u.a.k : p.u.a.v) + head * 64 * PARTS;
     h.turns = h.kind == attn::QUERY ? a.q_rope : h.kind == attn::KEY && a.k_rope;
-    attn::load_turns(a, h.turns ? a.turn + lane : NULL, h.cs, h.sn, true);
+    h.cs[0] = h.turns ? a.turn[lane] : 0;
+    h.sn[0] = h.turns ? a.turn[32 + lane] : 0;
     const float *weight = attn::norm_of(a, h.kind);
     each<N>([&](int j) { w[j] = weight ? weight[lane + 32 * j] : 1; }); /* times 1 changes nothing */
     hear_lanes(me.told + from + lane, h.v);
@@ -96,7 +96,7 @@ template <int PARTS> __device__ __forceinline__ void prepare(const worker &me, c
         barrier_wait(full(me.sm, me.next % CU_TAPE_SLOTS), me.next / CU_TAPE_SLOTS & 1);
         cached = *(uint8_t **)((unsigned char *)me.shared + CU_TAPE_FROM + 8 * (me.next % CU_TAPE_SLOTS));
     }
-    attn::prepare_head<PARTS>(a, h, attn::kind_of(a, h.kind), [&](int j) { return w[j]; }, warp, t, sm, cached, true);
+    attn::prepare_head<PARTS, true>(a, h, attn::kind_of(a, h.kind), [&](int j) { return w[j]; }, warp, t, sm, cached, true);
 }
 
 /* The tile after those before, in this block's memory, when it is there. */
@@ -175,13 +175,12 @@ template <int PARTS> __device__ __forceinline__ void join(const worker &me, cons
         float v[AT_ONCE];
         const float *at = o + b * DIM;
         hold(at); /* one address */
-        each<AT_ONCE>([&](int i) { v[i] = b + i < all ? told_word(at + i * DIM) : 0; });
         for (;;) {
             bool missing = false;
+            each<AT_ONCE>([&](int i) { v[i] = b + i < all ? told_word(at + i * DIM) : 0; });
             each<AT_ONCE>([&](int i) { missing |= untold(v[i]); });
             if (!missing) break;
             not_yet();
-            each<AT_ONCE>([&](int i) { if (untold(v[i])) v[i] = told_word(at + i * DIM); });
         }
         each<AT_ONCE>([&](int i) {
             if (b + i >= all) return;
