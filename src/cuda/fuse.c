@@ -95,7 +95,7 @@ static int find_planes(const cb_dev *d, int at, cb_val v, int head)
 {
     const cb_plan *p = d->plan;
     int i = used_by(p, at, v, CB_QUANT);
-    if (i < 0 || p->ops[i].in[0] != v) return -1;
+    if (i < 0 || p->ops[i].in[0] != v || (d->schedule == &d->schedules[CU_FOR_ONE] && cu_tape_ops(d, i))) return -1; /* a tape begins with it */
     const cb_value *x = &p->values[p->ops[i].out];
     bool fits = x->group >= 4 && x->group <= 128 && head % x->group == 0 && x->width % head == 0 && x->width / head * ((head + 127) / 128) <= CU_MOST_PIECES;
     fits = fits && x->slots <= 1 && !x->wanted && !p->values[v].wanted;

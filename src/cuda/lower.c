@@ -266,6 +266,7 @@ static int make(cb_dev *d, int which, cu_row_op *table, CUdeviceptr at, cb_err *
 {
     const cb_plan *p = d->plan;
     cu_schedule *c = &d->schedules[which];
+    d->schedule = c; /* patterns may depend on it */
     bool few = which == CU_FOR_ONE || which == CU_FOR_FEW;
     cu_sched s = {.p = p, .single = which == CU_FOR_ONE, .many = which == CU_FOR_MANY, .done = cb_alloc_array((size_t)p->n_ops, 1),
                   .anchor = cb_alloc_array((size_t)p->n_ops, sizeof *s.anchor), .ahead = few ? cb_alloc_array((size_t)p->n_ops, sizeof *s.ahead) : NULL};

@@ -292,6 +292,14 @@ __device__ __forceinline__ void bulk_copy_once(uint32_t to, const void *from, ui
                  "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0],[%1],%2,[%3],once;}" ::"r"(to), "l"(from), "r"(bytes), "r"(barrier) : "memory");
 }
 
+/* c plus the products of four unsigned bytes with four signed ones. */
+__device__ __forceinline__ int dot_u8s8(uint32_t a, uint32_t b, int c)
+{
+    int d;
+    asm("dp4a.u32.s32 %0,%1,%2,%3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+    return d;
+}
+
 /* ---- words that thread blocks tell each other in memory ---- */
 
 __device__ __forceinline__ void tell_word(float *p, float v) { asm volatile("st.relaxed.gpu.global.f32 [%0],%1;" ::"l"(p), "f"(v) : "memory"); }

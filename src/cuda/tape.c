@@ -3,6 +3,7 @@
 #include "cuda/tape.h"
 #include "cuda/fuse.h"
 #include "cuda/stream.h"
+#include "cuda/tape_read.h"
 #include <math.h>
 #include <string.h>
 
@@ -28,26 +29,14 @@ enum { LEAST_PRODUCTS = 3 }; /* of a part: fewer are sooner done by launches */
 
 /* ---- a part being read ---- */
 
-typedef struct reader {
-    const cb_plan *p;
-    const cb_dev *d;         /* NULL: only sizes are wanted */
-    bool whole;              /* attention is part of it */
-    int first, at;           /* ops */
-    cb_val x;                /* the residual stream; -1: not known yet */
-    int32_t *told;           /* [n_values]: word of a value, or -1 */
-    int32_t words;
-    int format;              /* of all matrices, CU_TAPE_; -1: not known yet */
-    cu_tape_phase phase[CU_TAPE_PHASES];
-    int n, products;         /* phases; those that multiply */
-    cb_val planes, plain;    /* of the phase being read; -1: none */
-} reader;
+typedef cu_tape_reader reader;
 
 static const cb_op *op(const reader *r) { return r->at < r->p->n_ops ? &r->p->ops[r->at] : NULL; }
 static bool is(const reader *r, int ahead, cb_op_kind kind) { return r->at + ahead < r->p->n_ops && r->p->ops[r->at + ahead].kind == kind; }
 static int width_of(const reader *r, cb_val v) { return r->p->values[v].width; }
 static bool single(const reader *r, cb_val v) { return !r->p->values[v].wanted && r->p->values[v].slots <= 1 && !r->p->values[v].is_logits; }
 
-static int32_t take_words(reader *r, int n)
+int32_t cu_tape_words(reader *r, int n)
 {
     int32_t at = r->words;
     r->words += (n + 3) / 4 * 4;
@@ -64,7 +53,7 @@ static int format_of(const cb_matrix *m)
     return -1;
 }
 
-static cu_tape_phase *new_phase(reader *r, int kind, int n)
+cu_tape_phase *cu_tape_new_phase(reader *r, int kind, int n)
 {
     if (r->n == CU_TAPE_PHASES) return NULL;
     cu_tape_phase *p = &r->phase[r->n++];
@@ -73,11 +62,11 @@ static cu_tape_phase *new_phase(reader *r, int kind, int n)
     p->n = n;
     p->from = -1;
     p->share = p->plain_share = -1;
+    p->pieces = 1;
     return p;
 }
 
-/* A row of n values in rounds of whole warps. */
-static bool fits(int n, int rounds) { return n % 256 == 0 && n <= rounds * 8 * CU_TAPE_WORKERS; }
+bool cu_tape_fits(int n, int rounds) { return n % 256 == 0 && n <= rounds * 8 * CU_TAPE_WORKERS; }
 
 /* Where a value comes from: told in this part, or in memory, where the first phase alone may find it. */
 static bool source(reader *r, cu_tape_phase *p, cb_val v)
@@ -88,8 +77,7 @@ static bool source(reader *r, cu_tape_phase *p, cb_val v)
     return true;
 }
 
-/* The share of a quantisation, negative where rows have no remainders; false: rows may have them whatever they are. */
-static bool share_of(const reader *r, const cb_op *o, float *share)
+bool cu_tape_share(const reader *r, const cb_op *o, float *share)
 {
     bool pair = r->p->values[o->out].pair;
     *share = pair ? o->f[0] : -1;
@@ -102,8 +90,9 @@ static bool share_of(const reader *r, const cb_op *o, float *share)
 static bool read_planes(reader *r, cu_tape_phase *p, cb_val v)
 {
     r->planes = r->plain = -1;
-    while (op(r) && r->planes < 0) {
+    while (op(r)) {
         const cb_op *o = op(r);
+        if (r->planes >= 0 && (r->plain >= 0 || p->block || o->kind != CB_QUANT || o->in[0] != v)) break; /* planes of plain products may come last */
         if (o->in[0] != v || o->out < 0 || !single(r, o->out)) return false;
         if (o->kind == CB_HADAMARD && o->w[0] >= 0 && !o->n[1] && !p->block) {
             p->block = o->n[0];
@@ -114,8 +103,8 @@ static bool read_planes(reader *r, cu_tape_phase *p, cb_val v)
         } else if (o->kind == CB_QUANT) {
             const cb_value *q = &r->p->values[o->out];
             bool plain = q->group == 64 && q->pack == 1;
-            if (plain && (p->kind != CU_TAPE_NORM || r->plain >= 0 || p->block)) return false;
-            if (!share_of(r, o, plain ? &p->plain_share : &p->share)) return false;
+            if (plain ? p->kind != CU_TAPE_NORM || r->plain >= 0 || p->block : r->planes >= 0) return false;
+            if (!cu_tape_share(r, o, plain ? &p->plain_share : &p->share)) return false;
             if (plain) r->plain = o->out, p->plain_op = r->at;
             else {
                 r->planes = o->out, p->op = r->at, p->n_groups = p->n / q->group;
@@ -133,8 +122,8 @@ static bool read_norm(reader *r)
     if (!o || o->kind != CB_RMSNORM || o->n[0] != 1 || o->w[0] < 0 || !single(r, o->out) || o->out == o->in[0]) return false;
     if (r->x >= 0 && o->in[0] != r->x) return false;
     int n = width_of(r, o->in[0]);
-    cu_tape_phase *p = new_phase(r, CU_TAPE_NORM, n);
-    if (!p || o->n[1] != n || !fits(n, 1)) return false;
+    cu_tape_phase *p = cu_tape_new_phase(r, CU_TAPE_NORM, n);
+    if (!p || o->n[1] != n || !cu_tape_fits(n, 1)) return false;
     r->x = o->in[0];
     p->eps = o->f[0];
     p->inverse = n & (n - 1) ? 0 : 1.0f / (float)n;
@@ -148,7 +137,7 @@ static bool read_norm(reader *r)
 
 static bool same_cut(const cb_matrix *m, const cu_tape_phase *p) { return m->cols == p->n; }
 
-static bool read_matrix(reader *r, cu_tape_phase *p, const cb_op *o)
+bool cu_tape_read_matrix(reader *r, cu_tape_phase *p, const cb_op *o)
 {
     const cb_matrix *m = &r->p->weights[o->w[0]].matrix;
     int format = format_of(m);
@@ -170,12 +159,15 @@ static bool read_matrix(reader *r, cu_tape_phase *p, const cb_op *o)
 static bool read_plain(reader *r, cu_tape_phase *p, const cb_op *o)
 {
     const cb_matrix *m = &r->p->weights[o->w[0]].matrix;
-    if (p->u.m.n_plain == 2 || !same_cut(m, p)) return false;
+    bool affine = m->mode == CB_W_AFFINE && m->bits == 8 && m->group == 64 && m->scale_dtype == CB_BF16;
+    if (p->u.m.n_plain == 2 || !same_cut(m, p) || (p->u.m.n_plain && affine != p->u.m.affine)) return false;
+    p->u.m.affine = affine;
     cu_tape_plain *to = &p->u.m.plain[p->u.m.n_plain++];
     to->rows = (int32_t)m->rows;
     if (!r->d) return true;
     const cu_weight *w = &r->d->weights[o->w[0]];
-    to->codes = w->codes, to->scales = (const float *)w->scales, to->row_bytes = w->row_bytes;
+    to->codes = w->codes, to->scales = (const float *)w->scales, to->biases = (const uint16_t *)w->biases, to->row_bytes = w->row_bytes;
+    if (p->u.m.affine) return w->row_bytes == w->k && !((uintptr_t)w->codes & 7) && !((uintptr_t)w->row_bytes & 7);
     return w->fmt == CU_FMT_PLANES && w->group == 64 && w->scale_type == CU_S_F32 && w->row_bytes == 2 * w->k && !((uintptr_t)w->codes & 7);
 }
 
@@ -186,14 +178,14 @@ static bool read_products(reader *r, cu_tape_phase *p)
     for (; is(r, 0, CB_LINEAR); r->at++) {
         const cb_op *o = op(r);
         if (!single(r, o->out) || o->n[0] != p->adds) break;
-        if (o->in[0] == r->planes ? !read_matrix(r, p, o) : o->in[0] == r->plain ? !read_plain(r, p, o) : true) return false;
+        if (o->in[0] == r->planes ? !cu_tape_read_matrix(r, p, o) : o->in[0] == r->plain ? !read_plain(r, p, o) : true) return false;
         if (p->adds) return ++r->at, o->out == r->x;
     }
     return r->at > from && p->n_matrices;
 }
 
 /* Products from op `from` on: told, one place behind the other; or to memory. */
-static void place_outputs(reader *r, cu_tape_phase *p, int from, bool memory)
+void cu_tape_place_outputs(reader *r, cu_tape_phase *p, int from, bool memory)
 {
     int m = 0, plain = 0;
     for (int i = from; i < r->at; i++) {
@@ -201,7 +193,7 @@ static void place_outputs(reader *r, cu_tape_phase *p, int from, bool memory)
         bool is_plain = o->in[0] == r->plain;
         int32_t *to = is_plain ? &p->u.m.plain[plain++].to : &p->u.m.matrix[m].to;
         if (memory && r->d) p->u.m.matrix[m].y = cu_value(r->d, o->out);
-        if (!memory) r->told[o->out] = *to = take_words(r, width_of(r, o->out));
+        if (!memory) r->told[o->out] = *to = cu_tape_words(r, width_of(r, o->out));
         m += !is_plain;
     }
 }
@@ -214,8 +206,9 @@ static bool read_units(reader *r, cu_tape_phase *p, int from)
     if (r->at != from + 2 || p->n_matrices != 2 || o->n[0] != CB_ACT_SILU || o->in[0] != gate->out || o->in[1] != up->out || !single(r, o->out)) return false;
     if (p->u.m.matrix[0].tiles != p->u.m.matrix[1].tiles) return false;
     p->units = 1;
+    p->pieces = 2;
     p->tiles = p->u.m.matrix[0].tiles;
-    r->told[o->out] = p->u.m.matrix[0].to = take_words(r, width_of(r, o->out));
+    r->told[o->out] = p->u.m.matrix[0].to = cu_tape_words(r, width_of(r, o->out));
     r->at++;
     return true;
 }
@@ -224,7 +217,7 @@ static bool read_delta(reader *r, cb_val *y)
 {
     const cb_op *o = op(r); /* convolution, delta rule, norm, gate */
     if (!is(r, 1, CB_DELTA) || !is(r, 2, CB_RMSNORM) || !is(r, 3, CB_GLU)) return false;
-    cu_tape_phase *p = new_phase(r, CU_TAPE_DELTA, 0);
+    cu_tape_phase *p = cu_tape_new_phase(r, CU_TAPE_DELTA, 0);
     if (!p) return false;
     const cb_op *delta = o + 1, *gate = o + 3;
     cb_val in[4] = {o->in[0], gate->in[0], delta->in[1], delta->in[2]};
@@ -234,7 +227,7 @@ static bool read_delta(reader *r, cb_val *y)
     }
     if (r->d && !cu_delta_args(r->d, r->at + 1, &p->u.d.a)) return false;
     *y = gate->out;
-    p->u.d.to = take_words(r, width_of(r, *y));
+    p->u.d.to = cu_tape_words(r, width_of(r, *y));
     r->told[*y] = p->u.d.to;
     r->at += 4;
     return true;
@@ -279,7 +272,7 @@ static bool turns_fit(const cu_attn_step *a) { return (a->pairs == 32 && a->half
 static bool read_attention(reader *r, int from, cb_val *y)
 {
     int anchor, n = attention_ops(r, &anchor);
-    cu_tape_phase *p = n ? new_phase(r, CU_TAPE_ATTN, 0) : NULL;
+    cu_tape_phase *p = n ? cu_tape_new_phase(r, CU_TAPE_ATTN, 0) : NULL;
     if (!p) return false;
     const cb_op *o = &r->p->ops[anchor];
     int heads = o->n[1], dim = r->p->kv[o->n[0]].dim;
@@ -293,9 +286,9 @@ static bool read_attention(reader *r, int from, cb_val *y)
     r->at += n;
     *y = r->p->ops[r->at - 1].out;
     if (*y < 0 || width_of(r, *y) != heads * dim) return false;
-    p->u.a.ml = take_words(r, heads * CU_CLUSTER_BLOCKS * 2);
-    p->u.a.o = take_words(r, heads * CU_CLUSTER_BLOCKS * dim);
-    p->u.a.to = r->told[*y] = take_words(r, heads * dim);
+    p->u.a.ml = cu_tape_words(r, heads * CU_CLUSTER_BLOCKS * 2);
+    p->u.a.o = cu_tape_words(r, heads * CU_CLUSTER_BLOCKS * dim);
+    p->u.a.to = r->told[*y] = cu_tape_words(r, heads * dim);
     return true;
 }
 
@@ -303,18 +296,18 @@ static bool read_attention(reader *r, int from, cb_val *y)
 static bool read_row(reader *r, cb_val v)
 {
     int n = width_of(r, v);
-    cu_tape_phase *p = new_phase(r, CU_TAPE_ROW, n);
-    if (!p || !fits(n, CU_TAPE_ROUNDS) || !source(r, p, v) || !read_planes(r, p, v)) return false;
+    cu_tape_phase *p = cu_tape_new_phase(r, CU_TAPE_ROW, n);
+    if (!p || !cu_tape_fits(n, CU_TAPE_ROUNDS) || !source(r, p, v) || !read_planes(r, p, v)) return false;
     if (!is(r, 0, CB_LINEAR)) return false;
     cb_val x = op(r)->out;
     if (r->x < 0) {
         r->x = x;
-        if (!fits(width_of(r, x), 1)) return false;
+        if (!cu_tape_fits(width_of(r, x), 1)) return false;
         if (r->d) p->x = cu_value(r->d, x);
     }
     p->adds = 1;
     if (!read_products(r, p)) return false;
-    r->told[r->x] = p->u.m.matrix[0].to = take_words(r, width_of(r, r->x));
+    r->told[r->x] = p->u.m.matrix[0].to = cu_tape_words(r, width_of(r, r->x));
     return true;
 }
 
@@ -324,12 +317,13 @@ static bool read_row(reader *r, cb_val v)
 typedef struct mark {
     int at, n, products;
     int32_t words, told_x;
+    cb_val x;
 } mark;
 
-static mark here(const reader *r) { return (mark){r->at, r->n, r->products, r->words, r->x < 0 ? -1 : r->told[r->x]}; }
+static mark here(const reader *r) { return (mark){r->at, r->n, r->products, r->words, r->x < 0 ? -1 : r->told[r->x], r->x}; }
 static void back_to(reader *r, mark m)
 {
-    r->at = m.at, r->n = m.n, r->products = m.products, r->words = m.words;
+    r->at = m.at, r->n = m.n, r->products = m.products, r->words = m.words, r->x = m.x;
     if (r->x >= 0) r->told[r->x] = m.told_x;
 }
 
@@ -350,21 +344,26 @@ static bool read_layer_half(reader *r, bool *ended)
     }
     mark products = here(r);
     cb_val y;
-    if (is(r, 0, CB_GLU)) {
+    if (is(r, 0, CB_GLU) && is(r, 2, CB_ROUTE)) {
+        if (cu_tape_read_experts(r, p, from)) {
+            r->products += 3;
+            return true;
+        }
+    } else if (is(r, 0, CB_GLU)) {
         y = op(r)->out;
         if (read_units(r, p, from) && read_row(r, y)) {
             r->products += 2;
             return true;
         }
     } else if (is(r, 0, CB_CONV)) {
-        place_outputs(r, p, from, false);
+        cu_tape_place_outputs(r, p, from, false);
         if (read_delta(r, &y) && read_row(r, y)) {
             r->products += 2;
             return true;
         }
     }
     if (r->whole && !p->units && !is(r, 0, CB_CONV)) {
-        place_outputs(r, p, from, false);
+        cu_tape_place_outputs(r, p, from, false);
         if (read_attention(r, from, &y) && read_row(r, y)) {
             r->products += 2;
             return true;
@@ -377,7 +376,7 @@ static bool read_layer_half(reader *r, bool *ended)
     bool known = p->units || p->u.m.n_plain; /* what memory would not get */
     back_to(r, known ? before : products);
     if (known) return false;
-    place_outputs(r, p, from, true);
+    cu_tape_place_outputs(r, p, from, true);
     r->products++;
     *ended = true;
     return false;
@@ -411,7 +410,7 @@ static bool read_part(reader *r, int first, bool whole)
     r->words = r->n = r->products = 0;
     r->format = -1;
     for (int i = 0; i < r->p->n_values; i++) r->told[i] = -1;
-    if (o->kind == CB_HADAMARD && o->w[0] >= 0 && !o->n[1] && single(r, o->in[0])) {
+    if (((o->kind == CB_HADAMARD && o->w[0] >= 0 && !o->n[1]) || o->kind == CB_QUANT) && single(r, o->in[0])) {
         if (!read_row(r, o->in[0])) return false;
         r->products++;
     } else if (o->kind != CB_RMSNORM) return false;
@@ -423,7 +422,7 @@ static bool read_part(reader *r, int first, bool whole)
     if (r->products < LEAST_PRODUCTS || r->x < 0) return false;
     cu_tape_phase *p = &r->phase[r->n - 1];
     if (!ended) {
-        if (!(p = new_phase(r, CU_TAPE_NORM, width_of(r, r->x))) || !source(r, p, r->x)) return false;
+        if (!(p = cu_tape_new_phase(r, CU_TAPE_NORM, width_of(r, r->x))) || !source(r, p, r->x)) return false;
         p->n_groups = 1;
     }
     if (r->d) p->out = cu_value(r->d, r->x);
@@ -476,7 +475,7 @@ static unsigned blocks_of(const reader *r)
 {
     int n = r->d->n_sm;
     for (int i = 0; i < r->n; i++)
-        if (r->phase[i].units && r->phase[i].tiles < n) n = r->phase[i].tiles;
+        if (r->phase[i].units && !r->phase[i].u.m.n_plain && r->phase[i].tiles < n) n = r->phase[i].tiles;
     return (unsigned)n;
 }
 
@@ -513,7 +512,7 @@ static bool lay_out(reader *r, part *t)
         if (parts && CU_STEP_HALF(parts) > tile_bytes) tile_bytes = CU_STEP_HALF(parts);
         if (parts && CU_STEP_FIXED(parts) > row) row = CU_STEP_FIXED(parts);
         if (parts || p->kind == CU_TAPE_DELTA) continue;
-        int n = ((p->tiles + (int)t->blocks - 1) / (int)t->blocks) << p->units, bytes = 2 * p->n + 8 * p->n_groups;
+        int n = (p->tiles + (int)t->blocks - 1) / (int)t->blocks * p->pieces, bytes = 2 * p->n + 8 * p->n_groups;
         if (n > CU_TAPE_TILES) return false;
         p->per = segments_for(n);
         p->tile_bytes = (16 * (p->stride + 2 * p->scale_stride) + 127) & ~127;
@@ -529,6 +528,7 @@ static bool lay_out(reader *r, part *t)
     behind = plain ? (behind + BEHIND + 127) & ~127 : 0; /* the widest rows have no plain products: those of others stand where theirs end */
     a->planes = take(&used, behind + plain > planes + BEHIND ? behind + plain : planes + BEHIND);
     a->rests = take(&used, planes + BEHIND);
+    a->chosen = take(&used, 8 * CU_TAPE_CHOSEN);
     a->plain = a->planes + behind;
     a->half_sums = tiles * CU_SEGMENTS * 64;
     a->sums = take(&used, 2 * a->half_sums);

@@ -5,6 +5,7 @@
  * depend on nothing. Another clears the words of the step before. */
 #include "cuda/tape_ring.cuh"
 #include "cuda/tape_attn.cuh"
+#include "cuda/tape_choice.cuh"
 #include "cuda/delta_rows.cuh"
 
 #if __CUDA_ARCH__ >= 900
@@ -33,7 +34,7 @@ __device__ __forceinline__ const cu_tape_matrix &matrix_of(const cu_tape_phase &
 
 __device__ __forceinline__ void bring_tile(const cu_tape_phase &p, const cu_tape_matrix &m, int tile, uint32_t at, uint32_t bar, int lane)
 {
-    bool rows = p.scale_bytes % 16 == 0; /* else they stand in one piece */
+    bool rows = p.scale_stride != p.scale_bytes; /* else they stand in one piece */
     int row = tile * 16, r = lane & 15;
     if (lane == 0) barrier_expect(bar, (uint32_t)(16 * (p.row_bytes + 2 * p.scale_bytes)));
     __syncwarp();
@@ -46,11 +47,12 @@ __device__ __forceinline__ void bring_tile(const cu_tape_phase &p, const cu_tape
     } else if (lane >= 30) bulk_copy_once(to + (lane == 31 ? 16 * p.scale_stride : 0), lane == 31 ? biases : scales, 16 * p.scale_bytes, bar);
 }
 
-__device__ __forceinline__ void bring(const cu_tape &a, const window &tape, uint32_t sm, int slot, int pos)
+__device__ __forceinline__ void bring(const cu_tape &a, const window &tape, uint32_t sm, int slot, int pos, const float *told, uint2 *chosen)
 {
     int lane = threadIdx.x & 31;
     ring r(a, sm);
     key_blocks blocks(a.step, slot);
+    choice experts = {chosen};
 #pragma unroll 1
     for (int i = 0; i < a.n_phases; i++, tape.leave(i - 1)) {
         const cu_tape_phase &p = tape.get(i);
@@ -61,13 +63,16 @@ __device__ __forceinline__ void bring(const cu_tape &a, const window &tape, uint
             continue;
         }
         range mine(p.tiles);
+        if (p.kind == CU_TAPE_EXPERTS) experts.make(p, told, a.step);
 #pragma unroll 1
-        for (int k = 0; k < mine.n << p.units; k++) {
-            int t = mine.first + (k >> p.units);
-            const cu_tape_matrix &m = p.units ? p.u.m.matrix[k & 1] : matrix_of(p, t);
+        for (int k = 0; k < mine.n * p.pieces; k++) {
+            int t = mine.first + (p.pieces == 2 ? k / 2 : k);
+            const cu_tape_matrix &m = p.kind == CU_TAPE_DOWN ? experts.part_of(p, mine.first, k, t) : p.units ? p.u.m.matrix[k & 1] : matrix_of(p, t);
+            if (p.kind == CU_TAPE_EXPERTS) t = experts.tile_of(p, t);
             uint32_t to = r.take(p.tile_bytes);
             bring_tile(p, m, t, to, full(sm, r.slot), lane);
         }
+        if (p.kind == CU_TAPE_EXPERTS) experts.weigh(p);
     }
 }
 
@@ -197,14 +202,20 @@ __device__ __forceinline__ void give_outputs(const cu_tape &a, const worker &me,
 /* ---- products of the row before it is rotated ---- */
 
 /* A block takes a row of weights; a thread eight neighbours of it, which it has fetched before the row is there. */
+struct plain_row;
+__device__ __forceinline__ void fetch_affine(const cu_tape_phase &p, plain_row &to, int first);
 struct plain_row {
-    uint2 high, low;
+    uint2 high, low;         /* or eight codes; scale and bias */
     float scale;
     int n;               /* its number; not less than all: none */
     __device__ __forceinline__ void fetch(const cu_tape_phase &p, int number)
     {
         const cu_tape_plain *w = p.u.m.plain;
         int e = 8 * threadIdx.x;
+        if (p.u.m.affine) {
+            fetch_affine(p, *this, number);
+            return;
+        }
         n = number;
         for (int i = 1; i < p.u.m.n_plain && number >= w->rows; i++) number -= w++->rows;
         if (number >= w->rows || e >= p.n) return;
@@ -248,6 +259,8 @@ __device__ __forceinline__ float plain_product(const cu_tape_phase &p, const pla
     }
     return y;
 }
+
+#include "cuda/tape_experts.cuh"
 
 /* All rows of the block; the first one is there. */
 __device__ __forceinline__ void plain_products(const cu_tape &a, const worker &me, const cu_tape_phase &p, plain_row &w)
@@ -315,7 +328,8 @@ template <class F> __device__ __forceinline__ bool norm_phase(const cu_tape &a, 
     me.rests = quant<F>(a, p, me.shared, v, me.sm);
     if (p.u.m.n_plain) {
         me.rests |= plain_rests(a, p, me.shared, inv, me.sm);
-        plain_products(a, me, p, plain);
+        if (p.u.m.affine) affine_products(a, me, p, plain);
+        else plain_products(a, me, p, plain);
     }
     return true;
 }
@@ -399,7 +413,14 @@ template <class F> __device__ __forceinline__ void work(const cu_tape &a, const 
             }
             continue;
         }
-        if (p.kind == CU_TAPE_NORM) {
+        if (p.kind == CU_TAPE_DOWN) {
+            experts_down<F>(a, me, p);
+            continue;
+        }
+        if (p.kind == CU_TAPE_EXPERTS) {
+            me.rests = 0; /* the planes at hand */
+            meet();       /* sums are read */
+        } else if (p.kind == CU_TAPE_NORM) {
             if (!norm_phase<F>(a, me, p)) continue;
         } else if (p.n <= 8 * CU_TAPE_WORKERS) row_phase<F, 1>(a, me, p);
         else row_phase<F, CU_TAPE_ROUNDS>(a, me, p);
@@ -425,7 +446,7 @@ template <class F> __device__ __forceinline__ void run(const cu_tape &a, unsigne
     for (int i = a.width + threadIdx.x; i < (a.width + 511) / 512 * 512; i += CU_TAPE_THREADS) ((float *)base)[a.x / 4 + place(i)] = 0; /* behind the row */
     __syncthreads();
     int warp = threadIdx.x / 32;
-    if (warp == CU_TAPE_WARPS) bring(a, tape, sm, slot, pos);
+    if (warp == CU_TAPE_WARPS) bring(a, tape, sm, slot, pos, a.told + (size_t)set * a.words, (uint2 *)(base + a.chosen));
     else if (warp == CU_TAPE_WARPS + 1) bring_tape(a, tape, slot, pos, set);
     else if (warp < CU_TAPE_WARPS) {
         worker me = {a, sm, (float *)base, a.told + (size_t)set * a.words, slot, pos, 0, 0};

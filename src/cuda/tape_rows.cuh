@@ -250,6 +250,7 @@ __device__ __forceinline__ uint32_t put_plain(const cu_tape_phase &p, const floa
     sts<2>(to + e, hi);
     sts<2>(to + p.n + e, lo);
     if (e % 64 == 0) sts_float(to + 2 * p.n + e / 16, q.dx);
+    if (e % 64 == 0 && p.u.m.affine) sts_float(to + 2 * p.n + p.n / 16 + e / 16, q.dx * (float)q.sum);
     return most;
 }
 __device__ __forceinline__ void quant_plain(const cu_tape &a, const cu_tape_phase &p, const float (&v)[8], uint32_t sm)

@@ -196,6 +196,11 @@ static inline void bulk_copy(uint32_t to, const void *from, uint32_t bytes, uint
 }
 static inline void bulk_copy_once(uint32_t to, const void *from, uint32_t bytes, uint32_t barrier) { bulk_copy(to, from, bytes, barrier); }
 static inline void fence_copies() {}
+static inline int dot_u8s8(uint32_t a, uint32_t b, int c)
+{
+    for (int i = 0; i < 32; i += 8) c += (int)(a >> i & 255) * (int8_t)(b >> i);
+    return c;
+}
 static inline void tell_word(float *p, float v) { *(volatile float *)p = v; }
 static inline void tell_words2(float *p, float a, float b)
 {
