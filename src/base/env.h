@@ -19,6 +19,4 @@ const char *cb_env_cuda_stream(void);
 const char *cb_env_cuda_clusters(void);
 /* CB_CUDA_SMALL=off: steps of one row of a small model as a list of launches, also where one cluster can run them (cuda/small.cu). */
 const char *cb_env_cuda_small(void);
-/* CB_CUDA_TAPE=on: parts of steps of one row by launches that stay from product to product, where they can (cuda/tape.cu). */
-const char *cb_env_cuda_tape(void);
 #endif

@@ -2,7 +2,6 @@
  * made each input in place, and forward along those that use its output. What an op leaves between two ops of a pattern is never
  * stored, so nothing else may read it. */
 #include "cuda/fuse.h"
-#include "cuda/tape.h"
 #include "plan/layout.h"
 #include <math.h>
 #include <string.h>
@@ -95,7 +94,7 @@ static int find_planes(const cb_dev *d, int at, cb_val v, int head)
 {
     const cb_plan *p = d->plan;
     int i = used_by(p, at, v, CB_QUANT);
-    if (i < 0 || p->ops[i].in[0] != v || (d->schedule == &d->schedules[CU_FOR_ONE] && cu_tape_ops(d, i))) return -1; /* a tape begins with it */
+    if (i < 0 || p->ops[i].in[0] != v) return -1;
     const cb_value *x = &p->values[p->ops[i].out];
     bool fits = x->group >= 4 && x->group <= 128 && head % x->group == 0 && x->width % head == 0 && x->width / head * ((head + 127) / 128) <= CU_MOST_PIECES;
     fits = fits && x->slots <= 1 && !x->wanted && !p->values[v].wanted;
@@ -138,24 +137,18 @@ static bool find_delta(const cb_dev *d, int anchor, int *m)
     return true;
 }
 
-static void delta_args(const cb_dev *d, const int *m, cu_delta_step *a)
+static int launch_delta(cb_dev *d, const int *m, cb_err *err)
 {
     const cb_op *c = &d->plan->ops[m[D_CONV]], *o = &d->plan->ops[m[D_DELTA]], *r = &d->plan->ops[m[D_NORM]], *g = &d->plan->ops[m[D_GATE]];
     const cu_step *now = (const cu_step *)d->step_host;
-    *a = (cu_delta_step){.step = d->step, .pos = now->pos, .slot = now->slot, .x = cu_value(d, c->in[0]), .conv_w = d->vectors[c->w[0]], .a = cu_value(d, o->in[1]),
-                         .b = cu_value(d, o->in[2]), .z = cu_value(d, g->in[0]), .y = cu_value(d, g->out), .a_log = d->vectors[o->w[0]],
-                         .dt_bias = d->vectors[o->w[1]], .norm_w = d->vectors[r->w[0]], .ring = d->rec[c->n[0]], .state = d->rec[o->n[0]],
-                         .ring_floats = (int64_t)d->rec_floats[c->n[0]], .state_floats = (int64_t)d->rec_floats[o->n[0]],
-                         .x_stride = cu_stride(d, c->in[0]), .a_stride = cu_stride(d, o->in[1]), .b_stride = cu_stride(d, o->in[2]),
-                         .z_stride = cu_stride(d, g->in[0]), .y_stride = cu_stride(d, g->out), .k_heads = o->n[1], .v_heads = o->n[2],
-                         .dk = o->n[3], .dv = o->n[4], .eps = r->f[0]};
-    planes_args(d, m[D_QUANT], &a->out);
-}
-
-static int launch_delta(cb_dev *d, const int *m, cb_err *err)
-{
-    cu_delta_step a;
-    delta_args(d, m, &a);
+    cu_delta_step a = {.step = d->step, .pos = now->pos, .slot = now->slot, .x = cu_value(d, c->in[0]), .conv_w = d->vectors[c->w[0]], .a = cu_value(d, o->in[1]),
+                       .b = cu_value(d, o->in[2]), .z = cu_value(d, g->in[0]), .y = cu_value(d, g->out), .a_log = d->vectors[o->w[0]],
+                       .dt_bias = d->vectors[o->w[1]], .norm_w = d->vectors[r->w[0]], .ring = d->rec[c->n[0]], .state = d->rec[o->n[0]],
+                       .ring_floats = (int64_t)d->rec_floats[c->n[0]], .state_floats = (int64_t)d->rec_floats[o->n[0]],
+                       .x_stride = cu_stride(d, c->in[0]), .a_stride = cu_stride(d, o->in[1]), .b_stride = cu_stride(d, o->in[2]),
+                       .z_stride = cu_stride(d, g->in[0]), .y_stride = cu_stride(d, g->out), .k_heads = o->n[1], .v_heads = o->n[2],
+                       .dk = o->n[3], .dv = o->n[4], .eps = r->f[0]};
+    planes_args(d, m[D_QUANT], &a.out);
     return cu_kernel_launch(d, CU_K_DELTA_STEP, (unsigned)(a.v_heads / a.k_heads), (unsigned)a.k_heads, (unsigned)d->batch->n_rows,
                             (unsigned)CU_DELTA_THREADS(a.dk, a.dv), 0, &a, err);
 }
@@ -405,18 +398,8 @@ bool cu_attention_args(const cb_dev *d, int anchor, cu_attn_step *a)
     return true;
 }
 
-bool cu_delta_args(const cb_dev *d, int anchor, cu_delta_step *a)
-{
-    int m[MOST];
-    int32_t group[CU_MAX_FUSED];
-    if (d->plan->ops[anchor].kind != CB_DELTA || !find(d, anchor, m, group)) return false;
-    delta_args(d, m, a);
-    return true;
-}
-
 int cu_launch_fused(cb_dev *d, int anchor, cb_err *err)
 {
-    if (d->schedule == &d->schedules[CU_FOR_ONE] && cu_tape_ops(d, anchor)) return cu_tape_launch(d, anchor, err);
     int m[MOST];
     int32_t group[CU_MAX_FUSED];
     CB_ASSERT(find(d, anchor, m, group));

@@ -3,7 +3,6 @@
 #include "cuda/lower.h"
 #include "cuda/few.h"
 #include "cuda/fuse.h"
-#include "cuda/tape.h"
 #include "plan/layout.h"
 #include <string.h>
 
@@ -71,7 +70,7 @@ static bool fits(const cu_sched *s, int i, const int32_t *group, int n, bool row
     return true;
 }
 
-enum { WINDOW = 192 };
+enum { WINDOW = 96 };
 
 /* Begins with op `from` and adds what fits; returns the size of the group. */
 static int gather(const cu_sched *s, int from, int32_t *group)
@@ -100,19 +99,13 @@ static void look_ahead(const cb_plan *p, int32_t *ahead)
 
 /* ---- fused patterns: one launch, placed by its first op ---- */
 
-/* Patterns that interleave could wait for each other: of two the first is taken. On steps of one row tapes come before all. */
+/* Patterns that interleave could wait for each other: of two the first is taken. */
 static void find_patterns(const cb_dev *d, bool wanted, cu_sched *s)
 {
     int32_t group[CU_MAX_FUSED], end = -1;
     for (int i = 0; i < s->p->n_ops; i++) s->anchor[i] = -1;
     for (int i = 0; i < s->p->n_ops && wanted; i++) {
-        int n = s->single ? cu_tape_ops(d, i) : 0;
-        if (n) {
-            for (end = i + n - 1; i < end; i++) s->anchor[i] = end - n + 1;
-            s->anchor[end] = end - n + 1;
-            continue;
-        }
-        n = cu_fuse(d, i, group);
+        int n = cu_fuse(d, i, group);
         if (n == 0 || group[0] <= end) continue;
         end = group[n - 1];
         while (n) s->anchor[group[--n]] = i;
@@ -266,7 +259,6 @@ static int make(cb_dev *d, int which, cu_row_op *table, CUdeviceptr at, cb_err *
 {
     const cb_plan *p = d->plan;
     cu_schedule *c = &d->schedules[which];
-    d->schedule = c; /* patterns may depend on it */
     bool few = which == CU_FOR_ONE || which == CU_FOR_FEW;
     cu_sched s = {.p = p, .single = which == CU_FOR_ONE, .many = which == CU_FOR_MANY, .done = cb_alloc_array((size_t)p->n_ops, 1),
                   .anchor = cb_alloc_array((size_t)p->n_ops, sizeof *s.anchor), .ahead = few ? cb_alloc_array((size_t)p->n_ops, sizeof *s.ahead) : NULL};
@@ -285,9 +277,7 @@ static int make(cb_dev *d, int which, cu_row_op *table, CUdeviceptr at, cb_err *
         n = 1;
         group[0] = from;
         l->anchor = s.anchor[from];
-        if (l->anchor >= 0 && s.single && (n = cu_tape_ops(d, l->anchor)))
-            for (int k = 0; k < n; k++) group[k] = l->anchor + k;
-        else if (l->anchor >= 0) n = cu_fuse(d, l->anchor, group);
+        if (l->anchor >= 0) n = cu_fuse(d, l->anchor, group);
         else if (which != CU_FOR_TAP) n = gather(&s, from, group);
         const cb_op *o = &p->ops[group[0]];
         l->wanted = o->out >= 0 && p->values[o->out].wanted;

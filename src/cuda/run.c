@@ -3,7 +3,6 @@
 #include "cuda/graph.h"
 #include "cuda/lower.h"
 #include "cuda/small.h"
-#include "cuda/tape.h"
 #include <stddef.h>
 #include <string.h>
 
@@ -65,7 +64,6 @@ static void find_runs(cb_dev *d, packer *p, cu_step *s)
     d->n_splits = 0;
     if (d->n_runs == n && n <= CU_GRAPH_ROWS)
         for (d->n_splits = 4; d->n_splits < most; d->n_splits += d->n_splits / 2) {}
-    if (d->n_splits > CU_CLUSTER_BLOCKS && most <= CU_CLUSTER_BLOCKS) d->n_splits = CU_CLUSTER_BLOCKS;
 }
 
 static int send_tables(cb_dev *d, cb_err *err)
@@ -106,8 +104,6 @@ static int send_step(cb_dev *d, cb_err *err)
     s->table_stride = d->table_stride;
     s->n_ids = b->n_ids ? b->n_ids : d->plan->n_vocab;
     s->bad_op = CU_NO_OP;
-    int rc = b->n_rows == 1 && !b->tap ? cu_tape_begin(d, &s->turn, err) : 0;
-    if (rc < 0) return rc;
     if (b->asks) {
         p.at = (p.at + 7) / 8 * 8;
         p.at += cu_sample_put(d, p.host + p.at, p.dev + p.at);
@@ -144,13 +140,8 @@ static int best(cb_dev *d, cb_err *err)
 
 static int whole_step(cb_dev *d, cb_err *err)
 {
-    int next, from, to, rc = cu_small_launch(d, &next, err);
+    int next, rc = cu_small_launch(d, &next, err);
     d->taken = next ? CU_SMALL_BLOCKS : 0;
-    if (rc == 0 && !next && cu_tape_whole(d, &from, &to)) {
-        next = to;
-        rc = launch(d, 0, from, err);
-        if (rc == 0) rc = cu_tape_launch_whole(d, err);
-    }
     if (rc == 0) rc = launch(d, next, d->schedule->n_launches, err);
     d->taken = 0;
     return rc < 0 ? rc : best(d, err);
@@ -315,9 +306,7 @@ static int run(cb_dev *d, cb_err *err)
         if (rc == 0 && b->asks) rc = cu_sample_launch(d, err);
         if (rc == 0) rc = fetch(d, err);
     }
-    if (rc == 0 && !((b->best || b->asks) && b->n_wanted)) rc = results(d, err);
-    if (rc == 0 && d->schedule == &d->schedules[CU_FOR_ONE]) cu_tape_end(d);
-    return rc;
+    return rc < 0 || ((b->best || b->asks) && b->n_wanted) ? rc : results(d, err);
 }
 
 static int is_lost(cb_err *err) { return cb_fail(err, CB_EIO, "cuda: the device failed in an earlier step; close the model and open it again"); }

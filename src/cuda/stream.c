@@ -16,7 +16,8 @@ int cu_stream_format(const cu_weight *w)
     return found;
 }
 
-int cu_stream_stride(const cu_weight *w)
+/* Reads of eight rows, BYTES of a group each, shall meet different banks. */
+static int stride_of(const cu_weight *w)
 {
     int format = cu_stream_format(w);
     int64_t piece = w->row_bytes;
@@ -30,7 +31,7 @@ static int stage_bytes(cu_stream *a)
     int most = 0;
     for (int i = 0; i < a->n_parts; i++) {
         const cu_weight *w = &a->part[i].w;
-        int64_t of_scales = (int64_t)w->n_groups * scale_bytes(w), stride = cu_stream_stride(w);
+        int64_t of_scales = (int64_t)w->n_groups * scale_bytes(w), stride = stride_of(w);
         if (of_scales % 16 == 0) of_scales |= 16; /* rows of scales, too */
         int64_t n = 16 * (stride + (w->biases ? 2 : 1) * of_scales);
         if (n > CU_STREAM_SHARED) return 0;
@@ -43,7 +44,8 @@ static int stage_bytes(cu_stream *a)
 
 enum { BEHIND = 1024, OVER = 128 }; /* loads run ahead of what there is: of activations; of scales, which must not meet sums there */
 
-int cu_stream_time(int per) { return per == 4 ? 25 : per == 2 ? 34 : 45; }
+/* What a group of a tile costs a warp that has this many segments at a time. */
+static int time_of(int per) { return per == 4 ? 25 : per == 2 ? 34 : 45; }
 
 /* Stages of a block at most, as share_tiles() in stream.cu cuts them; 0: that is not known. */
 static int most_stages(const cu_stream *a, int64_t blocks)
@@ -78,7 +80,7 @@ static int lay_out(cu_stream *a, int groups, int tiles, int stages, int most)
     for (int per = 1; per <= 4; per *= 2) {
         int streams = CU_STREAM_WARPS * per / CU_SEGMENTS;
         if (slots < streams) continue;
-        int time = (tiles + streams - 1) / streams * per * cu_stream_time(per);
+        int time = (tiles + streams - 1) / streams * per * time_of(per);
         if (best && time >= best) continue;
         best = time;
         a->per = per;

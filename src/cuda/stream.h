@@ -7,11 +7,6 @@
 /* The kernel for this matrix (CU_STREAM_...), or -1. */
 int cu_stream_format(const cu_weight *w);
 
-/* Bytes from row to row of such a matrix in shared memory, so that reads of eight rows, what a lane multiplies of a group each, meet different banks. */
-int cu_stream_stride(const cu_weight *w);
-/* What a group of a tile costs a warp that has so many segments at a time (1, 2, 4), in some unit. */
-int cu_stream_time(int per);
-
 /* Cuts the work of a launch whose parts, all of one format, are filled in, and gives its grid and shared memory. false: k_stream cannot do it. Of experts
  * an entry of the list has at most tile_rows rows, and the list most_entries entries. tight: with no more memory than is used. */
 bool cu_stream_cut(cu_stream *a, int n_sm, int max_shared, int tile_rows, int most_entries, bool tight, unsigned *blocks, unsigned *shared);

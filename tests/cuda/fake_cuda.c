@@ -14,7 +14,7 @@
 #define NAME(f) #f
 #define VERSIONED(f) NAME(f)
 
-enum { MAX_RULES = 8, MAX_FUNCTIONS = 64, MAX_ALLOCATIONS = 4096, MAX_RECORD = 1024, MAX_CLEARED = 1 << 20, MAPPED = 1 << 20 };
+enum { MAX_RULES = 8, MAX_FUNCTIONS = 64, MAX_ALLOCATIONS = 4096, MAX_RECORD = 1024, MAX_CLEARED = 1 << 16, MAPPED = 1 << 20 };
 
 typedef struct allocation {
     uint8_t *p;
