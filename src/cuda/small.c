@@ -2,6 +2,7 @@
  * plan is that of llama.c, its matrices have one format, and a block's share of a layer's weights fits its shared memory beside the rest. */
 #include "cuda/small.h"
 #include "cuda/fuse.h"
+#include "cuda/stream.h"
 #include <string.h>
 
 typedef struct cu_small_model {
@@ -119,8 +120,7 @@ static int format_of(const cu_weight *w, int dim)
     return -1;
 }
 
-static int scale_bytes(const cu_weight *w) { return w->scale_type == CU_S_F32 ? 4 : 2; }
-static int row_scales(const cu_weight *w) { return w->n_groups * scale_bytes(w); }
+static int row_scales(const cu_weight *w) { return w->n_groups * cu_scale_bytes(w); }
 
 /* All of one format, of whole tiles, in place for copies of 16 bytes; of the same shape in all layers. */
 static bool matrices_fit(const cb_dev *d, int layers, int *format)

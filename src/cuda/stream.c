@@ -3,8 +3,6 @@
 
 _Static_assert((int)CU_STREAM_NOTES >= 8 * 3 * (int)CU_STREAM_SLOTS && (int)CU_STREAM_RING >= (int)CU_STREAM_NOTES + 64 * (int)CU_STREAM_WARPS, "room for barriers and notes");
 
-static int scale_bytes(const cu_weight *w) { return w->scale_type == CU_S_F32 ? 4 : 2; }
-
 int cu_stream_format(const cu_weight *w)
 {
 #define IS(name, f, b, g, s)                                                         \
@@ -31,7 +29,7 @@ static int stage_bytes(cu_stream *a)
     int most = 0;
     for (int i = 0; i < a->n_parts; i++) {
         const cu_weight *w = &a->part[i].w;
-        int64_t of_scales = (int64_t)w->n_groups * scale_bytes(w), stride = stride_of(w);
+        int64_t of_scales = (int64_t)w->n_groups * cu_scale_bytes(w), stride = stride_of(w);
         if (of_scales % 16 == 0) of_scales |= 16; /* rows of scales, too */
         int64_t n = 16 * (stride + (w->biases ? 2 : 1) * of_scales);
         if (n > CU_STREAM_SHARED) return 0;
@@ -132,11 +130,11 @@ bool cu_stream_cut(cu_stream *a, int n_sm, int max_shared, int tile_rows, int mo
         const cu_linear *p = &a->part[i];
         const cu_weight *w = &p->w;
         uintptr_t at = (uintptr_t)w->codes | (uintptr_t)w->scales | (uintptr_t)w->biases | (uintptr_t)w->row_bytes | (uintptr_t)p->x.planes;
-        if (p->tiles) at |= (uintptr_t)(w->expert_rows * w->n_groups * scale_bytes(w));
+        if (p->tiles) at |= (uintptr_t)(w->expert_rows * w->n_groups * cu_scale_bytes(w));
         else if (p->n_rows > CU_STREAM_MOST) return false;
         if (at & 15 || cu_stream_format(w) < 0) return false;
         a->cut[i].tiles = (w->n_out + 15) / 16;
-        a->cut[i].cost = (uint32_t)(w->row_bytes / 16 + w->n_groups * scale_bytes(w) / 8);
+        a->cut[i].cost = (uint32_t)(w->row_bytes / 16 + w->n_groups * cu_scale_bytes(w) / 8);
         int64_t n = (int64_t)a->cut[i].tiles * (p->tiles ? most_entries : 1);
         tiles += n;
         all += n * a->cut[i].cost;
