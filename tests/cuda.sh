@@ -18,7 +18,7 @@ log=$(mktemp) || exit 2
 trap 'rm -f "$log"' EXIT
 for tool in ${CB_SANITIZE_TOOLS:-memcheck racecheck initcheck}; do
     for model in ${CB_SANITIZE:-llama-4bit qwen35moe-4bit gemma4moe-4bit gemma3-4bit qwen3-4bit bonsai2-tied}; do
-        small=on # racecheck does not follow what the blocks of small.cu send each other (docs/testing.md)
+        small=${CB_CUDA_SMALL:-on} # racecheck does not follow what the blocks of small.cu send each other (docs/testing.md)
         [ "$tool" = racecheck ] && small=off
         CB_CUDA_SMALL=$small CB_TEST_ONLY=tiny-$model CB_TEST_SHORT=1 timeout -k 5 "$seconds" "$san" --tool "$tool" --error-exitcode 9 "$test" >"$log" 2>&1
         status=$? # racecheck warns where threads of a warp take turns at what only one can do; its errors count

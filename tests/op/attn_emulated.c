@@ -5,6 +5,7 @@
 #include "plan/layout.h"
 #include "plan/plan.h"
 #include "../support/emulated.h"
+#include "../support/random.h"
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,14 +15,6 @@
 #include <cmocka.h>
 
 enum { SHARED = 232448, MOST_ROWS = 2 };
-
-static uint64_t random_state = 1;
-static uint32_t rnd(void)
-{
-    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(random_state >> 33);
-}
-static float uniform(void) { return (float)(rnd() % 20001) / 10000 - 1; }
 
 typedef struct shape {
     int dim, kv_heads, per, pairs, half, window, o_block;
@@ -46,16 +39,9 @@ typedef struct bench {
     size_t kv_bytes, out_bytes, plane_bytes;
 } bench;
 
-static void *room(size_t bytes)
-{
-    void *p = aligned_alloc(256, (bytes + 255) / 256 * 256);
-    assert_non_null(p);
-    memset(p, 0, (bytes + 255) / 256 * 256);
-    return p;
-}
 static float *floats(size_t n, float scale)
 {
-    float *p = room(n * 4);
+    float *p = room_at(256, n * 4);
     for (size_t i = 0; i < n; i++) p[i] = scale * uniform();
     return p;
 }
@@ -69,13 +55,13 @@ static void make(bench *b, const shape *s, int n_rows, int tokens)
     size_t head_bytes = ((size_t)(4 * CU_BLOCK * dim + (parts + 1) * CU_BLOCK * 4) + 63) / 64 * 64, floats_of_row = (size_t)width;
     memset(b, 0, sizeof *b);
     b->kv_bytes = head_bytes * (size_t)(s->kv_heads * blocks * n_rows);
-    b->kv = room(b->kv_bytes);
+    b->kv = room_at(256, b->kv_bytes);
     for (size_t i = 0; i < b->kv_bytes; i++) b->kv[i] = (uint8_t)rnd();
     for (size_t h = 0; h < b->kv_bytes / head_bytes; h++) {
         float *scale = (float *)(b->kv + h * head_bytes + (size_t)(4 * CU_BLOCK * dim));
         for (int i = 0; i < (parts + 1) * CU_BLOCK; i++) scale[i] = 1e-4f + 1e-4f * fabsf(uniform());
     }
-    b->table = room((size_t)(blocks * n_rows) * 4);
+    b->table = room_at(256, (size_t)(blocks * n_rows) * 4);
     for (int i = 0; i < blocks * n_rows; i++) b->table[i] = (i + 5) % (blocks * n_rows);
     b->q = floats(floats_of_row * 2 * (size_t)n_rows, 1);
     b->k = floats((size_t)(s->kv_heads * dim * n_rows), 1);
@@ -84,12 +70,12 @@ static void make(bench *b, const shape *s, int n_rows, int tokens)
     b->gate = floats(floats_of_row * (size_t)n_rows, 3);
     b->norm = floats((size_t)dim, 2);
     b->out_bytes = floats_of_row * (size_t)n_rows * 4;
-    b->out = room(b->out_bytes);
-    b->part = room((size_t)(n_rows * heads * (blocks + 8) * (dim + 2)) * 4);
+    b->out = room_at(256, b->out_bytes);
+    b->part = room_at(256, (size_t)(n_rows * heads * (blocks + 8) * (dim + 2)) * 4);
     cu_planes x = {.group = 64, .pack = 2, .n_groups = width / 64, .stride = (int32_t)cb_plan_plane_stride(width, 2), .n_rows = n_rows};
     size_t groups = (size_t)(2 * n_rows * x.n_groups);
     b->plane_bytes = (size_t)(2 * n_rows) * (size_t)x.stride + groups * 12 + (size_t)n_rows * 4;
-    b->planes = room(b->plane_bytes);
+    b->planes = room_at(256, b->plane_bytes);
     if (dim % 64 == 0) {
         x.planes = b->planes;
         x.dx = (float *)(x.planes + (size_t)(2 * n_rows) * (size_t)x.stride);
@@ -126,7 +112,7 @@ static uint8_t *run(bench *b, int ranks, int slots)
     if (!join) join = emulated_kernel("k_attn_join", sizeof(cu_attn_step));
     cu_attn_step a = b->a;
     memory m = b->m;
-    uint8_t *kv = room(b->kv_bytes), *left = room(b->kv_bytes + b->out_bytes + b->plane_bytes);
+    uint8_t *kv = room_at(256, b->kv_bytes), *left = room_at(256, b->kv_bytes + b->out_bytes + b->plane_bytes);
     m.tables[0] = b->table;
     m.step.tables = m.tables;
     m.step.table_stride = b->a.n_splits;

@@ -2,6 +2,7 @@
  * checkpoints of random weights with heads of 64 dims, in several formats, with rows that have remainders; at positions around the ends of blocks of keys,
  * in two sessions whose rows take turns. And that they are run so: a step has few launches. */
 #include "../support/emulated.h"
+#include "../support/random.h"
 #include "../support/tmpdir.h"
 #include "base/mem.h"
 #include "io/dtype.h"
@@ -22,13 +23,6 @@ static const shape shapes[] = {
     {"g64 bf16, more heads than thread blocks", 128, 18, 6, 192, 1, 64, CB_BF16, true},
 };
 
-static uint64_t random_state;
-static uint32_t next(void)
-{
-    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(random_state >> 33);
-}
-
 static uint16_t half_of(cb_dtype t, float v) { return t == CB_F16 ? cb_f32_to_f16(v) : cb_f32_to_bf16(v); }
 
 /* A tensor that is declared (pass 0) or written (pass 1). */
@@ -44,8 +38,8 @@ static void tensor(cb_st_writer *w, int pass, const char *layer, const char *nam
     size_t n = (size_t)(rows * (cols ? cols : 1)), size = t == CB_U32 || t == CB_F32 ? 4 : 2;
     uint8_t *data = malloc(n * size);
     for (size_t i = 0; i < n; i++) {
-        float v = about + spread * ((float)(next() % 2001) / 1000 - 1);
-        uint32_t code = next() ^ next() << 16;
+        float v = about + spread * ((float)(rnd() % 2001) / 1000 - 1);
+        uint32_t code = rnd() ^ rnd() << 16;
         uint16_t h = half_of(t, v);
         memcpy(data + i * size, t == CB_U32 ? (void *)&code : t == CB_F32 ? (void *)&v : (void *)&h, size);
     }
@@ -74,8 +68,8 @@ static void norm(cb_st_writer *w, int pass, const shape *s, const char *layer, c
         return;
     }
     float *v = malloc(4 * (size_t)s->hidden);
-    for (int i = 0; i < s->hidden; i++) v[i] = 1 + (float)(next() % 100) / 1000;
-    if (s->towers) v[next() % (uint32_t)s->hidden] = 70;
+    for (int i = 0; i < s->hidden; i++) v[i] = 1 + (float)(rnd() % 100) / 1000;
+    if (s->towers) v[rnd() % (uint32_t)s->hidden] = 70;
     assert_int_equal(cb_st_writer_put(w, v, 4 * (size_t)s->hidden, NULL), 0);
     free(v);
 }
