@@ -24,3 +24,4 @@ const char *cb_env_cpu_copies(void) { return cb_env("CB_CPU_COPIES"); }
 const char *cb_env_cuda_stream(void) { return cb_env("CB_CUDA_STREAM"); }
 const char *cb_env_cuda_clusters(void) { return cb_env("CB_CUDA_CLUSTERS"); }
 const char *cb_env_cuda_small(void) { return cb_env("CB_CUDA_SMALL"); }
+const char *cb_env_cuda_tape(void) { return cb_env("CB_CUDA_TAPE"); }

@@ -19,4 +19,6 @@ const char *cb_env_cuda_stream(void);
 const char *cb_env_cuda_clusters(void);
 /* CB_CUDA_SMALL=off: steps of one row of a small model as a list of launches, also where one cluster can run them (cuda/small.cu). */
 const char *cb_env_cuda_small(void);
+/* All layers of a step of one row as one launch that stays (cuda/tape.cu): CB_CUDA_TAPE=on wherever it can, off nowhere; else of models with experts. */
+const char *cb_env_cuda_tape(void);
 #endif

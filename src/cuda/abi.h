@@ -19,6 +19,7 @@ typedef struct cu_step {
     int32_t table_stride;
     int32_t n_ids;                     /* the best id is one of 0 .. n_ids-1 */
     int32_t n_asks;                    /* rows that are sampled: n_wanted or 0 */
+    int32_t turn;            /* which of two sets of words tape.cu uses */
     int32_t bad_op;                    /* earliest op that met a value that is not finite, or CU_NO_OP; what comes back begins here */
     unsigned long long best[1];        /* [n_wanted], sent as zeros: see cu_best */
 } cu_step;
@@ -480,6 +481,94 @@ typedef struct cu_small {
     int32_t norm_w[2];       /* weights of norms */
     cu_small_region region[CU_SMALL_BLOCKS][CU_SMALL_REGIONS];
 } cu_small;
+
+/* Steps of one row of larger models (tape.cu): one thread block on every multiprocessor, and all walk through a tape of phases: a row is made and
+ * multiplied by matrices whose tiles of 16 outputs the blocks share, or delta rules whose heads they share. What blocks make of a row they tell the
+ * others as words in memory, each of which is CU_UNTOLD until it is told; there are two sets of them, which steps use in turn, and a step clears the
+ * other one. Shared memory: barriers, where tiles are, words of warps, zeros; where keys come from; barriers of
+ * the tape, of which a window is there, and it; the residual stream and a row on its way (few.cuh, place());
+ * planes of the row, of what they leave, and of a row for plain products (its two planes, dx and X, behind each other); sums of tiles; a ring of
+ * tiles of different size. */
+#define CU_UNTOLD 0xffffffffu
+enum { CU_TAPE_WARPS = 16, CU_TAPE_WORKERS = 32 * CU_TAPE_WARPS, CU_TAPE_THREADS = CU_TAPE_WORKERS + 64, CU_TAPE_SLOTS = 32, CU_TAPE_PHASES = 400, CU_TAPE_WINDOW = 8, CU_TAPE_MATRICES = 4 };
+enum { CU_TAPE_ROUNDS = 3, CU_TAPE_TILES = 32, CU_TAPE_ALIGNED = 1024 }; /* values of a row: 8 a worker, so many times; tiles of a block in a phase at most */
+enum { CU_TAPE_FOUND = 16 * CU_TAPE_SLOTS, CU_TAPE_AT = CU_TAPE_FOUND + 16 * CU_TAPE_WARPS, CU_TAPE_ZEROS = CU_TAPE_AT + 8 * CU_TAPE_SLOTS, CU_TAPE_WORDS = CU_TAPE_ZEROS + 256, CU_TAPE_FROM = CU_TAPE_WORDS + 64, CU_TAPE_LISTED = CU_TAPE_FROM + 8 * CU_TAPE_SLOTS, CU_TAPE_LIST = CU_TAPE_LISTED + 16 * CU_TAPE_WINDOW }; /* bytes from the beginning */
+#define CU_TAPE_FORMATS(X) /* of CU_STREAM_FORMATS */ \
+    X(2g128, CU_FMT_AFFINE, 2, 128, CU_S_BF16) X(2g128_f16, CU_FMT_AFFINE, 2, 128, CU_S_F16) X(4g64, CU_FMT_AFFINE, 4, 64, CU_S_BF16)
+enum {
+#define CU_TAPE_NAME(name, ...) CU_TAPE_##name,
+    CU_TAPE_FORMATS(CU_TAPE_NAME)
+#undef CU_TAPE_NAME
+    CU_N_TAPE
+};
+/* The norm of the residual stream; a row; delta rules; attention; units of the experts that the warp of tiles chooses, of the planes at hand; their
+ * sum, with a shared expert's, as the next residual stream (tape_experts.cuh). */
+enum { CU_TAPE_NORM, CU_TAPE_ROW, CU_TAPE_DELTA, CU_TAPE_ATTN, CU_TAPE_EXPERTS, CU_TAPE_DOWN };
+enum { CU_TAPE_CHOSEN = 16, CU_TAPE_EXPERTS_MOST = 256 }; /* experts of a row at most, and to choose from */
+typedef struct cu_tape_matrix {
+    const void *map;         /* of the codes (CUtensorMap): boxes of 16 rows, 128 bytes of each behind the other */
+    const uint8_t *scales, *biases;
+    int32_t tiles, to;       /* its outputs are told from word `to` on */
+} cu_tape_matrix;
+typedef struct cu_tape_plain { /* few rows of CU_FMT_PLANES, or affine of 8 bits, group 64: y[row] of the row before it is rotated */
+    const uint8_t *codes;
+    const float *scales;     /* f32; of affine ones bf16, and */
+    const uint16_t *biases;
+    int64_t row_bytes;
+    int32_t rows, to;
+} cu_tape_plain;
+typedef struct cu_tape_route { /* which experts, and how their results are joined */
+    int32_t logits, gate;    /* words: of all experts; of the shared one's gate */
+    int32_t n, k, kind, op;  /* experts, of which k are chosen; CB_ROUTE_; of the choice, for reports */
+    int32_t tiles, step;     /* of CU_TAPE_EXPERTS: tiles of an expert's matrix; from one expert's first tile to the next one's */
+    int32_t width, groups;   /* of CU_TAPE_DOWN: values of an expert's row, k of which and the shared one's stand behind each other, and groups */
+} cu_tape_route;
+typedef struct cu_tape_phase {
+    int32_t kind, n;         /* n: values of the row */
+    int32_t from;            /* word where the row, or of a norm the residual stream, was told; -1: it stands in memory, at `in` */
+    int32_t op, plain_op;    /* quantisations, for reports */
+    const float *in;
+    float *out;              /* a norm's residual stream goes there, too; or NULL */
+    const float *norm_w, *signs; /* signs NULL: none */
+    float eps, inverse;      /* inverse: 1/n where that is exact, else 0 */
+    int32_t block;           /* of the rotation; 0: none */
+    float turn_scale;
+    float share, plain_share; /* for remainders; negative: there are none */
+    int32_t n_groups;
+    int32_t n_matrices, tiles; /* matrices; tiles of all, or of units of each of the two */
+    int32_t pieces;          /* tiles that belong together: of gate and up 2; of all experts' results */
+    int32_t units, adds;     /* gate and up of which silu(gate) * up are made; outputs are added to the residual stream */
+    int32_t per;             /* segments that a warp takes of a tile */
+    int32_t row_bytes, scale_bytes, tile_bytes; /* of a row of codes; of its scales; of a tile in the ring */
+    union {
+        struct {
+            cu_tape_matrix matrix[CU_TAPE_MATRICES];
+            cu_tape_plain plain[2];
+            int32_t n_plain, affine;
+            cu_tape_route route;
+        } m;
+        struct {
+            cu_delta_step a;     /* but for x, a, b, z, y, their strides, and out */
+            int32_t x, z, alpha, beta, to; /* words */
+        } d;
+        struct {
+            cu_attn_step a;      /* but for q, k, v, gate, out, part, planes */
+            int32_t q, k, v, gate, to; /* words: of the first head; gate -1: none */
+            int32_t ml, o;       /* words of results of blocks of keys: m, l [query head][CU_CLUSTER_BLOCKS][2], o [query head][CU_CLUSTER_BLOCKS][dim] */
+        } a;
+    } u;
+    int32_t pad[4];          /* whole pieces of 16 bytes */
+} cu_tape_phase;
+typedef struct cu_tape {
+    cu_step *step;
+    const int32_t *pos, *slot, *turn; /* those of the step */
+    const cu_tape_phase *phases;
+    float *told;             /* [2][words] */
+    int32_t words;           /* a multiple of 4 */
+    int32_t n_phases, width; /* width: of the residual stream */
+    int32_t x, row, planes, rests, plain, sums, chosen, ring, ring_bytes; /* places in shared memory; of the ring also how large it is */
+    int32_t half_sums;       /* bytes of the sums; as many behind them are for those of what planes leave */
+} cu_tape;
 
 /* k_attn_cluster: blocks of keys of a row, and thread blocks of a cluster at most; warps; shared memory beside the ring and o [n_splits][dim]. */
 enum { CU_CLUSTER_BLOCKS = 32, CU_CLUSTER_RANKS = 16, CU_CLUSTER_WARPS = 16 };

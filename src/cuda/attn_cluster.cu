@@ -5,18 +5,18 @@
  *
  * Between two launches code leaves the caches of a multiprocessor, and a line of 128 bytes then costs about 100 cycles. So it is short: queries, key and
  * value go through the same instructions, each by a warp of its own, and what does not depend on the row is known before the launch waits. */
-#include "cuda/attn_heads.cuh"
+#include "cuda/attn_prepare.cuh"
 #include "cuda/attn_out.cuh"
+using namespace attn;
 
 #if __CUDA_ARCH__ >= 900
 
 /* Shared memory behind shared<PARTS>: what is told<PARTS>; what others send: m, l [block]; how blocks weigh; o [block][dim]; the ring. */
-enum { QUERY, KEY, VALUE };
 template <int PARTS> struct told {
     uint64_t bars[CU_STEP_SLOTS + 2]; /* of the ring's halves; of m and l, and of o */
     const int32_t *newest;   /* in the row's table: the thread block's newest block of keys */
     uint8_t *to;             /* the block that gets key and value */
-    float4 of[3];            /* of queries, key, value: rotation's block, what its result is multiplied by, norm's eps, or -1, the scales' factor */
+    float4 of[3];            /* of queries, key, value: kind_of() */
     float w[3][64 * PARTS];  /* norms' weights */
 };
 template <int PARTS> struct room_of {
@@ -32,22 +32,20 @@ template <int PARTS> __device__ __forceinline__ void tell(const cu_attn_step &a,
     enum { DIM = 64 * PARTS };
 #pragma unroll 1
     for (int i = threadIdx.x; i < 3 * DIM; i += blockDim.x) {
-        cu_head_norm norm = i < DIM ? a.q_norm : i < 2 * DIM ? a.k_norm : a.v_norm;
-        s.w[0][i] = norm.on && norm.w ? norm.w[i & (DIM - 1)] : 1; /* times 1 changes nothing */
+        const float *w = norm_of(a, i / DIM);
+        s.w[0][i] = w ? w[i & (DIM - 1)] : 1; /* times 1 changes nothing */
     }
     if (threadIdx.x) return;
-    s.of[QUERY] = make_float4((float)a.q_block, a.q_scale, a.q_norm.on ? a.q_norm.eps : -1, a.scale);
-    s.of[KEY] = make_float4((float)a.k_block, a.k_scale, a.k_norm.on ? a.k_norm.eps : -1, 1);
-    s.of[VALUE] = make_float4((float)a.v_block, a.v_scale, a.v_norm.on ? a.v_norm.eps : -1, 1);
+    s.of[QUERY] = kind_of(a, QUERY);
+    s.of[KEY] = kind_of(a, KEY);
+    s.of[VALUE] = kind_of(a, VALUE);
 }
 
-/* What a warp prepares: value lane + 32*j of a head at x + 32*j. table: cosines, NULL: it is not turned. */
+/* Number i of the thread block: a query, or behind them the key, the value. Where this lane's first value is, and its cosine. */
 struct head_of {
-    const float *x, *table;
+    const float *x, *table;  /* table NULL: it is not turned */
     int kind;
 };
-
-/* Number i of the thread block: a query, or behind them the key, the value. */
 template <int PARTS> __device__ __forceinline__ head_of find_head(const cu_attn_step &a, int i, int n_q, int r, int head, int q0)
 {
     int lane = threadIdx.x % 32, kind = i < n_q ? QUERY : i > n_q ? VALUE : KEY;
@@ -57,96 +55,17 @@ template <int PARTS> __device__ __forceinline__ head_of find_head(const cu_attn_
     return {x + lane, turns ? a.turn + (size_t)r * a.turn_stride + lane : NULL, kind};
 }
 
-/* Pairs of 32*J dims apart, which a lane has both. */
-template <int J, int N> __device__ __forceinline__ void turn(float (&v)[N], const float (&cs)[N / 2], const float (&sn)[N / 2], int pairs)
-{
-    if constexpr (2 * J <= N) {
-#pragma unroll
-        for (int j = 0; j < J; j++) {
-            if (32 * j >= pairs) break;
-            float x = v[j], y = v[j + J];
-            v[j] = cb_fma(x, cs[j], y * -sn[j]);
-            v[j + J] = cb_fma(y, cs[j], x * sn[j]);
-        }
-    }
-}
-
-/* The head's integers to shared memory, of key and value to their place t in the cache, too. i: which query. */
 template <int PARTS>
-__device__ __forceinline__ void prepare_head(const cu_attn_step &a, const head_of &h, int i, int t, shared<PARTS> &sm, const told<PARTS> &s, bool now)
+__device__ __forceinline__ void prepare(const cu_attn_step &a, const head_of &at, int i, int t, shared<PARTS> &sm, const told<PARTS> &s, bool now)
 {
-    enum { N = 2 * PARTS, DIM = 64 * PARTS };
-    int lane = threadIdx.x % 32;
-    float v[N], cs[N / 2], sn[N / 2];
-    uint32_t m[PARTS], most = 0, xi[N];
+    head_in<PARTS> h;
 #pragma unroll
-    for (int j = 0; j < N; j++) v[j] = now ? h.x[32 * j] : 0;
-#pragma unroll
-    for (int j = 0; j < N / 2; j++) {
-        cs[j] = sn[j] = 0;
-        if (now && h.table && 32 * j < a.pairs) {
-            cs[j] = h.table[32 * j];
-            sn[j] = h.table[a.pairs + 32 * j];
-        }
-    }
-    float4 of = s.of[h.kind];
-    float inv = 1;
-    if (of.z >= 0) {
-        float sum = 0;
-#pragma unroll
-        for (int j = 0; j < N; j++) sum = cb_fma(v[j], v[j], sum);
-        inv = 1.0f / sqrtf(lane_fold(sum) * (1.0f / DIM) + of.z); /* a power of two */
-    }
-    const float *weight = s.w[h.kind] + lane;
-#pragma unroll
-    for (int j = 0; j < N; j++) v[j] = (v[j] * inv) * weight[32 * j];
-    if (h.table) switch (a.half) {
-        case 32: turn<1>(v, cs, sn, a.pairs); break;
-        case 64: turn<2>(v, cs, sn, a.pairs); break;
-        case 128: turn<4>(v, cs, sn, a.pairs); break;
-        default: turn<8>(v, cs, sn, a.pairs); break;
-        }
-    int block = (int)of.x;
-#pragma unroll 1
-    for (int w = 1; w < 32 && w < block; w *= 2) {
-        float sign = lane & w ? -1.0f : 1.0f;
-#pragma unroll
-        for (int j = 0; j < N; j++) v[j] = cb_fma(v[j], sign, __shfl_xor_sync(FULL, v[j], w));
-    }
-    rotate_within(v, block, of.y);
-#pragma unroll
-    for (int g = 0; g < PARTS; g++) {
-        m[g] = __reduce_max_sync(FULL, max(__float_as_uint(fabsf(v[2 * g])), __float_as_uint(fabsf(v[2 * g + 1]))));
-        most = max(most, m[g]);
-    }
-#pragma unroll
-    for (int w = 1; w < PARTS; w *= 2) /* a lane divides for one part */
-#pragma unroll
-        for (int g = 0; g < PARTS; g += 2 * w) m[g] = lane & w ? m[g + w] : m[g];
-    float top = __uint_as_float(h.kind == VALUE ? most : m[0]);
-    bool zero = top < CB_TINY;
-    float by = zero ? 0 : CB_XI_MAX / top, dx = zero ? 0 : top * CB_XI_INV;
-    uint8_t *to = h.kind == QUERY ? (uint8_t *)&sm.q[i][place(lane, 0)] : (uint8_t *)(h.kind == KEY ? sm.k[0] : sm.v[0]) + lane;
-    int step = h.kind == QUERY ? 64 : 32, low = h.kind == QUERY ? 4 : DIM;
-#pragma unroll
-    for (int j = 0; j < N; j++) { /* as in quantise() */
-        xi[j] = __float_as_uint(v[j] * __shfl_sync(FULL, by, j / 2) + 12582912.0f);
-        to[j * step] = (uint8_t)((xi[j] + 128) >> 8);
-        to[j * step + low] = (uint8_t)xi[j];
-    }
-    float *scale = h.kind == QUERY ? sm.dq[i] : h.kind == KEY ? sm.dk : &sm.dv;
-    if (lane < (h.kind == VALUE ? 1 : PARTS)) scale[lane] = dx * of.w;
-    if (__builtin_expect(most >= 0x7f800000 && now, 0)) report_bad(a.step, h.kind == QUERY ? a.op : a.put_op);
-    if (h.kind == QUERY || !now) return;
-    bool key = h.kind == KEY;
-    uint8_t *cache = s.to + (key ? t * DIM + lane : (2 * DIM + lane) * CU_BLOCK + t);
-#pragma unroll
-    for (int j = 0; j < N; j++) {
-        uint8_t *p = cache + j * (key ? 32 : 32 * CU_BLOCK);
-        p[0] = (uint8_t)((xi[j] + 128) >> 8);
-        p[DIM * CU_BLOCK] = (uint8_t)xi[j];
-    }
-    if (lane < (key ? PARTS : 1)) ((float *)(s.to + 4 * CU_BLOCK * DIM))[(key ? lane : PARTS) * CU_BLOCK + t] = dx;
+    for (int j = 0; j < 2 * PARTS; j++) h.v[j] = now ? at.x[32 * j] : 0;
+    load_turns(a, at.table, h.cs, h.sn, now);
+    h.kind = at.kind;
+    h.turns = at.table;
+    const float *w = s.w[h.kind] + threadIdx.x % 32;
+    prepare_head<PARTS, false>(a, h, s.of[h.kind], [&](int j) { return w[32 * j]; }, i, t, sm, s.to, now);
 }
 
 /* ---- blocks of keys ---- */
@@ -164,22 +83,6 @@ template <int PARTS> __device__ __forceinline__ void fetch(const cu_attn_step &a
     barrier_expect(barrier, values ? BYTES : BYTES + SCALES);
     bulk_copy(to, values ? kv + BYTES : kv, BYTES, barrier);
     if (!values) bulk_copy(to + BYTES, kv + 2 * (size_t)BYTES, SCALES, barrier);
-}
-
-/* One warp: how the results of n blocks weigh (attn_join.cu). */
-__device__ __forceinline__ void weigh_blocks(const float2 *ml, int n, float4 *factor)
-{
-    int lane = threadIdx.x % 32;
-    float2 x = lane < n ? ml[lane] : make_float2(-INFINITY, 0);
-    float top = x.x;
-#pragma unroll 1
-    for (int w = 1; w < 32; w *= 2) {
-        float y = __shfl_up_sync(FULL, top, w);
-        if (lane >= w) top = fmaxf(top, y);
-    }
-    float before = __shfl_up_sync(FULL, top, 1), c = cb_expf(x.x - top);
-    if (lane == 0) before = -INFINITY;
-    factor[lane] = make_float4(cb_expf(before - top), c, x.y * c, 0);
 }
 
 /* x: rank; y: KV head and which 8 of its queries; z: row. Rank 0 has the newest key; queries are joined by the last ranks, which have least to do. */
@@ -224,7 +127,7 @@ template <int PARTS> __device__ __forceinline__ void attn_cluster(const cu_attn_
         const float *gate_at = a.gate && joins && d < DIM ? a.gate + (size_t)r * a.gate_stride + (size_t)(q0 + q) * a.gate_head + d : NULL;
         if (now && a.k) pdl_wait();
         float gate = now && gate_at ? *gate_at : 0;
-        if (prepares) prepare_head<PARTS>(a, mine, warp, t, sm, s, now);
+        if (prepares) prepare<PARTS>(a, mine, warp, t, sm, s, now);
 #pragma unroll 1
         for (int u = 0, slot = 0, parity = 0; u < (now ? n : n > 0); u++) {
             int block = all - 1 - rank - u * ranks, own = puts && u == 0 ? t : -1, before = (b0 + block) * CU_BLOCK, value_slot = slot + 1, value_parity = parity;
@@ -268,7 +171,7 @@ template <int PARTS> __device__ __forceinline__ void attn_cluster(const cu_attn_
             const float *o = (const float *)(room + R::O) + (d & (DIM - 1));
             if (warp == WARPS - 1) {
                 if (now) barrier_wait_cluster(bar_ml, 0);
-                weigh_blocks((const float2 *)(room + R::ML), all, (float4 *)(room + R::FACTORS));
+                weigh_blocks(lane < all ? ((const float2 *)(room + R::ML))[lane] : make_float2(-INFINITY, 0), (float4 *)(room + R::FACTORS));
             }
             __syncthreads();
             if (now) barrier_wait_cluster(bar_o, 0);

@@ -4,6 +4,8 @@
 #define CB_CUDA_ATTN_HEADS_CUH
 #include "cuda/common.cuh"
 
+namespace attn { /* where other rows are prepared beside these (tape.cu), names are not short of meanings */
+
 enum { QUERIES = 8 };
 
 /* PARTS of 64 dims hold a head. Warps beyond WORKERS only prepare and copy. */
@@ -306,5 +308,6 @@ template <int PARTS, class F> __device__ __forceinline__ void values(int warp, c
         float2 o = multiply<false>((const uint4 *)&sm.w[r][32 * c], *(const uint4 *)v, *(const uint4 *)(v + CU_BLOCK * dim));
         put(r, 8 * n + 2 * c, make_float2(dw * o.x, dw * o.y));
     }
+}
 }
 #endif

@@ -3,8 +3,8 @@
 #define CB_CUDA_ATTN_OUT_CUH
 #include "cuda/heads.cuh"
 
-/* y rotated back in blocks; row: a float for each thread. Strides below 32 go by shuffles, the others through shared memory, where a thread adds up what its own value needs. */
-__device__ __forceinline__ float rotate_back(float y, int block, float scale, float *row)
+/* y rotated back in blocks; row: a float for each thread; meet: all of them. Strides below 32 go by shuffles, the others through shared memory, where a thread adds up what its own value needs. */
+template <class M> __device__ __forceinline__ float rotate_back(float y, int block, float scale, float *row, M meet)
 {
     int d = threadIdx.x, lane = d % 32;
     if (block == 1) return y;
@@ -18,7 +18,7 @@ __device__ __forceinline__ float rotate_back(float y, int block, float scale, fl
         int n = block / 32, mine = d % block / 32;
         float x[16];
         row[d] = y;
-        __syncthreads();
+        meet();
         const float *from = row + d / block * block + lane;
 #pragma unroll
         for (int i = 0; i < 16; i++) x[i] = i < n ? from[32 * i] : 0;
@@ -33,6 +33,7 @@ __device__ __forceinline__ float rotate_back(float y, int block, float scale, fl
     }
     return y * scale;
 }
+__device__ __forceinline__ float rotate_back(float y, int block, float scale, float *row) { return rotate_back(y, block, scale, row, [] { __syncthreads(); }); }
 
 /* The head's values as they are meant: a warp makes planes of a piece, or says that they are there. row: [dim], which nobody reads. */
 __device__ __forceinline__ void give_head(const cu_attn_step &a, float y, int dim, int row_number, int head, float *row, bool now)

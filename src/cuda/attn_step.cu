@@ -4,6 +4,7 @@
  * way. Keys and values come through a ring in shared memory, keys and values of a block as two halves; the first are on their way
  * before the block waits for the products in front, which do not touch them. attention.cu has the same steps for tiles of many rows. */
 #include "cuda/attn_heads.cuh"
+using namespace attn;
 
 /* ---- the ring ---- */
 

@@ -4,13 +4,14 @@
 #include "base/env.h"
 #include "cuda/lower.h"
 #include "cuda/small.h"
+#include "cuda/tape.h"
 #include "base/sys.h"
 #include <stdio.h>
 #include <string.h>
 
 /* The embedded kernels (Makefile: one fatbin a .cu file). */
 extern const unsigned char cb_fatbin_rows[], cb_fatbin_rows_few[], cb_fatbin_row_chains[], cb_fatbin_row_clusters[], cb_fatbin_rows_many[], cb_fatbin_gemv[], cb_fatbin_attention[], cb_fatbin_attention_many[];
-extern const unsigned char cb_fatbin_stream[], cb_fatbin_batch[], cb_fatbin_experts[], cb_fatbin_small[], cb_fatbin_hybrid[], cb_fatbin_scan[], cb_fatbin_tools[], cb_fatbin_sample[], cb_fatbin_attn_step[], cb_fatbin_attn_join[], cb_fatbin_attn_cluster[], cb_fatbin_delta_step[];
+extern const unsigned char cb_fatbin_stream[], cb_fatbin_batch[], cb_fatbin_experts[], cb_fatbin_small[], cb_fatbin_tape[], cb_fatbin_hybrid[], cb_fatbin_scan[], cb_fatbin_tools[], cb_fatbin_sample[], cb_fatbin_attn_step[], cb_fatbin_attn_join[], cb_fatbin_attn_cluster[], cb_fatbin_delta_step[];
 extern const unsigned char cb_fatbin_gemm[], cb_fatbin_gemm_sm90[];
 
 /* In the order of cu_kernel; `shared`: most dynamic shared memory. */
@@ -75,6 +76,9 @@ static const struct kernel_entry {
 #define SMALL(name, ...) [CU_K_SMALL + CU_SMALL_##name] = {cb_fatbin_small, "k_small_" #name, 0}, [CU_K_SMALL_PACK + CU_SMALL_##name] = {cb_fatbin_small, "k_small_pack_" #name, 0},
     CU_SMALL_FORMATS(SMALL)
 #undef SMALL
+#define TAPE(name, ...) [CU_K_TAPE + CU_TAPE_##name] = {cb_fatbin_tape, "k_tape_" #name, 0},
+    CU_TAPE_FORMATS(TAPE)
+#undef TAPE
     [CU_K_ENCODE] = {cb_fatbin_tools, "k_encode", 0},
     [CU_K_REMAINDERS] = {cb_fatbin_tools, "k_remainders", 0},
     [CU_K_BEST] = {cb_fatbin_sample, "k_best", 0},
@@ -175,6 +179,7 @@ static void cuda_close(cb_dev *d)
         cu_free_weights(d);
         cu_free_schedules(d);
         cu_small_free(d->small);
+        cu_tape_free(d->tape);
         if (d->state_mem) d->cu.cuMemFree_(d->state_mem);
         if (d->scratch_mem) d->cu.cuMemFree_(d->scratch_mem);
         if (d->step_host) d->cu.cuMemFreeHost_(d->step_host);
@@ -282,7 +287,7 @@ static uint64_t part_floats(const cb_plan *p, const cb_limits *lim)
 
 /* Where each part of the scratch begins; returns the size. */
 typedef struct parts {
-    uint64_t small, values, logits, part, sort_at, sort_tiles, remainders, sample, few_join, arrived, step, tables, launches;
+    uint64_t small, tape, values, logits, part, sort_at, sort_tiles, remainders, sample, few_join, arrived, step, tables, launches;
 } parts;
 
 static uint64_t lay_out(const cb_plan *p, const cb_limits *lim, parts *o)
@@ -302,6 +307,7 @@ static uint64_t lay_out(const cb_plan *p, const cb_limits *lim, parts *o)
     PART(step, step_bytes(lim));
     PART(tables, tables_bytes(p, lim));
     PART(small, cu_small_bytes(p));
+    PART(tape, cu_tape_bytes(p));
     PART(launches, (uint64_t)p->n_ops * CU_N_SCHEDULES * sizeof(cu_row_op));
 #undef PART
     return at;
@@ -361,6 +367,7 @@ static void choose_kernels(cb_dev *d)
     d->clusters_on = chosen(d, cb_env_cuda_clusters());
     if (d->clusters_on) count_clusters(d);
     d->small_on = chosen(d, cb_env_cuda_small());
+    d->tape_on = chosen(d, cb_env_cuda_tape()) && !attribute(d, CU_DEVICE_ATTRIBUTE_MPS_ENABLED); /* another process' launches could keep some of its blocks out */
     for (int k = 0; k < CU_N_KERNELS; k++)
         if (k == CU_K_ROWS_MANY || (d->stream_on && is_of_single_rows((cu_kernel)k)))
             d->cu.cuFuncSetAttribute_(d->kernel[k], CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, CU_SHAREDMEM_CARVEOUT_MAX_SHARED);
@@ -431,7 +438,9 @@ static int cuda_prepare(cb_dev *d, const cb_limits *lim, cb_err *err)
     if (r == CUDA_SUCCESS) r = d->cu.cuMemsetD8Async_((CUdeviceptr)(uintptr_t)d->arrived, 0, CU_GRAPH_ROWS * 4, d->stream);
     /* attention of many rows multiplies the whole of a block of keys, also what no token has been put into yet, by weights of 0 */
     if (r == CUDA_SUCCESS) r = d->cu.cuMemsetD8Async_(d->state_mem, 0, need.state, d->stream);
-    rc = r == CUDA_SUCCESS ? cu_lower(d, err) : cu_fail(&d->cu, r, "activations", err);
+    rc = r == CUDA_SUCCESS ? cu_tape_make(d, (CUdeviceptr)(uintptr_t)(base + o.tape), err) : cu_fail(&d->cu, r, "activations", err);
+    if (rc == 0) rc = cu_lower(d, err);
+    if (rc == 0) cu_tape_place(d);
     return rc < 0 ? rc : cu_small_make(d, (CUdeviceptr)(uintptr_t)(base + o.small), err);
 }
 

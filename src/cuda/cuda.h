@@ -28,6 +28,7 @@ typedef enum cu_kernel {
     CU_K_ATTN_CLUSTER64, CU_K_ATTN_CLUSTER128, CU_K_ATTN_CLUSTER256, CU_K_ATTN_CLUSTER512, CU_K_DELTA_STEP, /* fuse.h */
     CU_K_CONV, CU_K_CONV_KEEP, CU_K_DELTA, CU_K_DELTA_PREPARE, CU_K_DELTA_SCAN, CU_K_MOE_COUNT, CU_K_MOE_SORT,
     CU_K_SMALL, CU_K_SMALL_PACK = CU_K_SMALL + CU_N_SMALL, CU_K_SMALL_LAST = CU_K_SMALL_PACK + CU_N_SMALL - 1,
+    CU_K_TAPE, CU_K_TAPE_LAST = CU_K_TAPE + CU_N_TAPE - 1,
     CU_K_ENCODE, CU_K_REMAINDERS, CU_K_BEST, CU_K_CHANGE, CU_K_TOP_COUNT, CU_K_TOP_TAKE, CU_K_PROBE_READ, CU_K_PROBE_MMA,
     CU_N_KERNELS
 } cu_kernel;
@@ -78,6 +79,7 @@ struct cb_dev {
     bool clusters_on;        /* the row of a step of one row by row_clusters.cu */
     int attn_clusters[CU_CLUSTER_RANKS + 1]; /* how many clusters of so many thread blocks attn_cluster.cu may have; 0: none */
     bool small_on;           /* steps of one row of a small model by small.cu */
+    bool tape_on;            /* all layers of a step of one row by tape.cu */
     cb_pool *pool;           /* copies weights out of the page cache */
 
     const cb_plan *plan;
@@ -116,6 +118,7 @@ struct cb_dev {
     cu_schedule schedules[CU_N_SCHEDULES];
     CUdeviceptr row_tables;  /* the cu_row_op of all launches of all schedules */
     struct cu_small_model *small; /* small.h; NULL: none */
+    struct cu_tape_model *tape; /* tape.h; NULL: none */
     cu_graph graphs[CU_MAX_GRAPHS];
     int n_graphs, next_graph;
     struct cu_building *building; /* the graph that launches become part of; NULL: they go to the stream */

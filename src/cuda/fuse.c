@@ -137,18 +137,24 @@ static bool find_delta(const cb_dev *d, int anchor, int *m)
     return true;
 }
 
-static int launch_delta(cb_dev *d, const int *m, cb_err *err)
+static void delta_args(const cb_dev *d, const int *m, cu_delta_step *a)
 {
     const cb_op *c = &d->plan->ops[m[D_CONV]], *o = &d->plan->ops[m[D_DELTA]], *r = &d->plan->ops[m[D_NORM]], *g = &d->plan->ops[m[D_GATE]];
     const cu_step *now = (const cu_step *)d->step_host;
-    cu_delta_step a = {.step = d->step, .pos = now->pos, .slot = now->slot, .x = cu_value(d, c->in[0]), .conv_w = d->vectors[c->w[0]], .a = cu_value(d, o->in[1]),
-                       .b = cu_value(d, o->in[2]), .z = cu_value(d, g->in[0]), .y = cu_value(d, g->out), .a_log = d->vectors[o->w[0]],
-                       .dt_bias = d->vectors[o->w[1]], .norm_w = d->vectors[r->w[0]], .ring = d->rec[c->n[0]], .state = d->rec[o->n[0]],
-                       .ring_floats = (int64_t)d->rec_floats[c->n[0]], .state_floats = (int64_t)d->rec_floats[o->n[0]],
-                       .x_stride = cu_stride(d, c->in[0]), .a_stride = cu_stride(d, o->in[1]), .b_stride = cu_stride(d, o->in[2]),
-                       .z_stride = cu_stride(d, g->in[0]), .y_stride = cu_stride(d, g->out), .k_heads = o->n[1], .v_heads = o->n[2],
-                       .dk = o->n[3], .dv = o->n[4], .eps = r->f[0]};
-    planes_args(d, m[D_QUANT], &a.out);
+    *a = (cu_delta_step){.step = d->step, .pos = now->pos, .slot = now->slot, .x = cu_value(d, c->in[0]), .conv_w = d->vectors[c->w[0]], .a = cu_value(d, o->in[1]),
+                         .b = cu_value(d, o->in[2]), .z = cu_value(d, g->in[0]), .y = cu_value(d, g->out), .a_log = d->vectors[o->w[0]],
+                         .dt_bias = d->vectors[o->w[1]], .norm_w = d->vectors[r->w[0]], .ring = d->rec[c->n[0]], .state = d->rec[o->n[0]],
+                         .ring_floats = (int64_t)d->rec_floats[c->n[0]], .state_floats = (int64_t)d->rec_floats[o->n[0]],
+                         .x_stride = cu_stride(d, c->in[0]), .a_stride = cu_stride(d, o->in[1]), .b_stride = cu_stride(d, o->in[2]),
+                         .z_stride = cu_stride(d, g->in[0]), .y_stride = cu_stride(d, g->out), .k_heads = o->n[1], .v_heads = o->n[2],
+                         .dk = o->n[3], .dv = o->n[4], .eps = r->f[0]};
+    planes_args(d, m[D_QUANT], &a->out);
+}
+
+static int launch_delta(cb_dev *d, const int *m, cb_err *err)
+{
+    cu_delta_step a;
+    delta_args(d, m, &a);
     return cu_kernel_launch(d, CU_K_DELTA_STEP, (unsigned)(a.v_heads / a.k_heads), (unsigned)a.k_heads, (unsigned)d->batch->n_rows,
                             (unsigned)CU_DELTA_THREADS(a.dk, a.dv), 0, &a, err);
 }
@@ -395,6 +401,15 @@ bool cu_attention_args(const cb_dev *d, int anchor, cu_attn_step *a)
     int32_t group[CU_MAX_FUSED];
     if (d->plan->ops[anchor].kind != CB_ATTENTION || !find(d, anchor, m, group)) return false;
     attention_args(d, m, a);
+    return true;
+}
+
+bool cu_delta_args(const cb_dev *d, int anchor, cu_delta_step *a)
+{
+    int m[MOST];
+    int32_t group[CU_MAX_FUSED];
+    if (d->plan->ops[anchor].kind != CB_DELTA || !find(d, anchor, m, group)) return false;
+    delta_args(d, m, a);
     return true;
 }
 

@@ -11,6 +11,8 @@ enum { CU_MAX_FUSED = 20 };
 int cu_fuse(const cb_dev *d, int anchor, int32_t *group);
 /* The arguments of the attention around `anchor`, of the step at hand, but for its rows; false when there is none. */
 bool cu_attention_args(const cb_dev *d, int anchor, cu_attn_step *a);
+/* The same of the delta rule `anchor`. */
+bool cu_delta_args(const cb_dev *d, int anchor, cu_delta_step *a);
 int cu_launch_fused(cb_dev *d, int anchor, cb_err *err);
 /* Most blocks of keys that a row of this step sees in a KV state, as the arrays of partial results are laid out. */
 int cu_attn_splits(const cb_dev *d, int state);

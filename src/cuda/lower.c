@@ -3,6 +3,7 @@
 #include "cuda/lower.h"
 #include "cuda/few.h"
 #include "cuda/fuse.h"
+#include "cuda/tape.h"
 #include "plan/layout.h"
 #include <string.h>
 
@@ -70,6 +71,9 @@ static bool fits(const cu_sched *s, int i, const int32_t *group, int n, bool row
     return true;
 }
 
+/* Does op i belong to all layers that may be one launch? Then its launch has no op that does not. */
+static bool is_apart(const cu_sched *s, int i) { return i >= s->apart && i < s->apart + s->n_apart; }
+
 enum { WINDOW = 96 };
 
 /* Begins with op `from` and adds what fits; returns the size of the group. */
@@ -81,7 +85,8 @@ static int gather(const cu_sched *s, int from, int32_t *group)
     int most = k < 0 ? 1 : rows ? CU_MAX_ROW_OPS : CU_MAX_PARTS;
     group[n++] = from;
     for (int i = s->open; i < p->n_ops && i < from + WINDOW && n < most; i++)
-        if (!s->done[i] && i != from && s->anchor[i] < 0 && key(s, &p->ops[i]) == k && (rows || in_time(s, from, i)) && fits(s, i, group, n, rows)) group[n++] = i;
+        if (!s->done[i] && i != from && s->anchor[i] < 0 && key(s, &p->ops[i]) == k && (rows || in_time(s, from, i)) && is_apart(s, i) == is_apart(s, from) && fits(s, i, group, n, rows))
+            group[n++] = i;
     return n;
 }
 
@@ -266,6 +271,7 @@ static int make(cb_dev *d, int which, cu_row_op *table, CUdeviceptr at, cb_err *
     c->launches = cb_alloc_array((size_t)p->n_ops, sizeof *c->launches);
     int rc = s.done && s.anchor && (s.ahead || !few) && c->order && c->launches ? 0 : cb_fail(err, CB_ENOMEM, "no memory for %d launches", p->n_ops);
     c->first_wanted = -1;
+    if (s.single) cu_tape_ops(d, &s.apart, &s.n_apart);
     if (rc == 0) find_patterns(d, few || which == CU_FOR_SINGLES, &s);
     if (rc == 0 && few) look_ahead(p, s.ahead);
     for (int n, i = 0; i < p->n_ops && rc == 0; i += n) {

@@ -12,6 +12,7 @@ typedef struct cu_sched {
     int open;        /* every op before it is done */
     int32_t *ahead;  /* steps of so few rows that products of the step's rows stand beside those of experts: [n_ops], of an op how many
                         products follow each other behind it; else NULL */
+    int apart, n_apart; /* ops of all layers, when they may be one launch (tape.h); they share none with others */
     bool many;       /* steps of any number of rows: k_rows_many takes chains of one width */
 } cu_sched;
 

@@ -210,6 +210,7 @@ template <int N> __device__ __forceinline__ void sts(uint32_t at, const uint32_t
     else asm volatile("st.shared.u32 [%0],%1;" ::"r"(at), "r"(v[0]) : "memory");
 }
 __device__ __forceinline__ void sts_u8(uint32_t at, uint32_t v) { asm volatile("{.reg .u16 t;\ncvt.u16.u32 t,%1;\nst.shared.u8 [%0],t;}" ::"r"(at), "r"(v) : "memory"); }
+__device__ __forceinline__ void sts_u16(uint32_t at, uint32_t v) { asm volatile("{.reg .u16 t;\ncvt.u16.u32 t,%1;\nst.shared.u16 [%0],t;}" ::"r"(at), "r"(v) : "memory"); }
 __device__ __forceinline__ void sts_float(uint32_t at, float a) { asm volatile("st.shared.f32 [%0],%1;" ::"r"(at), "f"(a) : "memory"); }
 __device__ __forceinline__ void sts_float2(uint32_t at, float a, float b)
 {
@@ -283,6 +284,50 @@ __device__ __forceinline__ void bulk_copy(uint32_t to, const void *from, uint32_
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0],[%1],%2,[%3];" ::"r"(to), "l"(from), "r"(bytes), "r"(barrier) : "memory");
 }
 __device__ __forceinline__ void fence_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+/* The same of what is read once: of all that is in the L2 cache it goes first. */
+/* A box of a tensor of three dimensions of bytes (the map says how large, and how its chunks are XORed), from (0, y, 0) on. By one thread; the barrier gets
+ * the box's bytes. */
+__device__ __forceinline__ void fetch_rows(uint32_t to, const void *map, int y, uint32_t barrier)
+{
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0],[%1,{%2,%3,%2}],[%4];" ::"r"(to), "l"(map), "r"(0), "r"(y),
+                 "r"(barrier) : "memory");
+}
+/* The map is at hand when a box is asked for. */
+__device__ __forceinline__ void prefetch_map(const void *map) { asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory"); }
+__device__ __forceinline__ void bulk_copy_once(uint32_t to, const void *from, uint32_t bytes, uint32_t barrier)
+{
+    asm volatile("{.reg .b64 once;\ncreatepolicy.fractional.L2::evict_first.b64 once,1.0;\n"
+                 "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0],[%1],%2,[%3],once;}" ::"r"(to), "l"(from), "r"(bytes), "r"(barrier) : "memory");
+}
+
+/* c plus the products of four unsigned bytes with four signed ones. */
+__device__ __forceinline__ int dot_u8s8(uint32_t a, uint32_t b, int c)
+{
+    int d;
+    asm("dp4a.u32.s32 %0,%1,%2,%3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+    return d;
+}
+
+/* ---- words that thread blocks tell each other in memory ---- */
+
+__device__ __forceinline__ void tell_word(float *p, float v) { asm volatile("st.relaxed.gpu.global.f32 [%0],%1;" ::"l"(p), "f"(v) : "memory"); }
+__device__ __forceinline__ void tell_words2(float *p, float a, float b) { asm volatile("st.relaxed.gpu.global.v2.f32 [%0],{%1,%2};" ::"l"(p), "f"(a), "f"(b) : "memory"); }
+__device__ __forceinline__ float told_word(const float *p)
+{
+    float v;
+    asm volatile("ld.relaxed.gpu.global.f32 %0,[%1];" : "=f"(v) : "l"(p) : "memory");
+    return v;
+}
+__device__ __forceinline__ float4 told_words(const float *p)
+{
+    float4 v;
+    asm volatile("ld.relaxed.gpu.global.v4.f32 {%0,%1,%2,%3},[%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(p) : "memory");
+    return v;
+}
+/* Others may go on meanwhile. */
+/* A pause between two questions: thousands of threads ask, and weights come the same way. */
+__device__ __forceinline__ void not_yet() { __nanosleep(200); }
 
 /* ---- thread blocks of a cluster, which see each other's shared memory ---- */
 

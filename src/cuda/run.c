@@ -3,6 +3,7 @@
 #include "cuda/graph.h"
 #include "cuda/lower.h"
 #include "cuda/small.h"
+#include "cuda/tape.h"
 #include <stddef.h>
 #include <string.h>
 
@@ -64,6 +65,7 @@ static void find_runs(cb_dev *d, packer *p, cu_step *s)
     d->n_splits = 0;
     if (d->n_runs == n && n <= CU_GRAPH_ROWS)
         for (d->n_splits = 4; d->n_splits < most; d->n_splits += d->n_splits / 2) {}
+    if (d->n_splits > CU_CLUSTER_BLOCKS && most <= CU_CLUSTER_BLOCKS) d->n_splits = CU_CLUSTER_BLOCKS;
 }
 
 static int send_tables(cb_dev *d, cb_err *err)
@@ -104,6 +106,8 @@ static int send_step(cb_dev *d, cb_err *err)
     s->table_stride = d->table_stride;
     s->n_ids = b->n_ids ? b->n_ids : d->plan->n_vocab;
     s->bad_op = CU_NO_OP;
+    int rc = cu_tape_runs(d) ? cu_tape_begin(d, &s->turn, err) : 0;
+    if (rc < 0) return rc;
     if (b->asks) {
         p.at = (p.at + 7) / 8 * 8;
         p.at += cu_sample_put(d, p.host + p.at, p.dev + p.at);
@@ -142,6 +146,12 @@ static int whole_step(cb_dev *d, cb_err *err)
 {
     int next, rc = cu_small_launch(d, &next, err);
     d->taken = next ? CU_SMALL_BLOCKS : 0;
+    if (rc == 0 && !next && cu_tape_runs(d)) {
+        int from;
+        cu_tape_span(d, &from, &next);
+        rc = launch(d, 0, from, err);
+        if (rc == 0) rc = cu_tape_launch(d, err);
+    }
     if (rc == 0) rc = launch(d, next, d->schedule->n_launches, err);
     d->taken = 0;
     return rc < 0 ? rc : best(d, err);
@@ -276,20 +286,11 @@ static int tapped_step(cb_dev *d, cb_err *err)
 
 /* ---- a step ---- */
 
-static int run(cb_dev *d, cb_err *err)
+/* The launches of the step that has been sent, and what is wanted of it. */
+static int finish(cb_dev *d, cb_err *err)
 {
     const cb_batch *b = d->batch;
     int rc;
-    if (b->n_wanted > d->logits_rows && b->tap)
-        return cb_fail(err, CB_EUSAGE, "a tap on a step with logits of %d rows: the GPU has room for %d", b->n_wanted, d->logits_rows);
-    d->wanted0 = 0;
-    d->n_wanted = b->n_wanted < d->logits_rows ? b->n_wanted : d->logits_rows;
-    if ((rc = send_tables(d, err)) < 0 || (rc = send_step(d, err)) < 0) return rc;
-    d->schedule = &d->schedules[b->tap                         ? CU_FOR_TAP
-                                : b->n_rows == 1               ? CU_FOR_ONE
-                                : !d->n_splits                 ? CU_FOR_MANY
-                                : b->n_rows <= CU_STREAM_ROWS  ? CU_FOR_FEW
-                                                               : CU_FOR_SINGLES];
     if (b->tap) rc = tapped_step(d, err);
     else if (d->n_splits && b->n_wanted <= d->logits_rows) rc = cu_graph_run(d, whole_step, err);
     else rc = whole_step(d, err);
@@ -307,6 +308,27 @@ static int run(cb_dev *d, cb_err *err)
         if (rc == 0) rc = fetch(d, err);
     }
     return rc < 0 || ((b->best || b->asks) && b->n_wanted) ? rc : results(d, err);
+}
+
+static int run(cb_dev *d, cb_err *err)
+{
+    const cb_batch *b = d->batch;
+    int rc;
+    if (b->n_wanted > d->logits_rows && b->tap)
+        return cb_fail(err, CB_EUSAGE, "a tap on a step with logits of %d rows: the GPU has room for %d", b->n_wanted, d->logits_rows);
+    d->wanted0 = 0;
+    d->n_wanted = b->n_wanted < d->logits_rows ? b->n_wanted : d->logits_rows;
+    if ((rc = send_tables(d, err)) < 0 || (rc = send_step(d, err)) < 0) return rc;
+    d->schedule = &d->schedules[b->tap                         ? CU_FOR_TAP
+                                : b->n_rows == 1               ? CU_FOR_ONE
+                                : !d->n_splits                 ? CU_FOR_MANY
+                                : b->n_rows <= CU_STREAM_ROWS  ? CU_FOR_FEW
+                                                               : CU_FOR_SINGLES];
+    if (!cu_tape_runs(d)) return finish(d, err);
+    cu_tape_lock();
+    rc = finish(d, err);
+    cu_tape_unlock(d, rc == 0);
+    return rc;
 }
 
 static int is_lost(cb_err *err) { return cb_fail(err, CB_EIO, "cuda: the device failed in an earlier step; close the model and open it again"); }

@@ -7,6 +7,7 @@
  * joins the query head; planes of the heads, to all; output product, to all; planes of the norm; gate and up products; planes of the units, to all;
  * down product, to all. Two more warps bring weights, keys and values. */
 #include "cuda/attn_heads.cuh"
+using namespace attn;
 
 #if __CUDA_ARCH__ >= 900
 #include "cuda/small_rows.cuh"

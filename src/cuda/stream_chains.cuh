@@ -119,35 +119,41 @@ template <class F, int NB> struct operands {
     }
 };
 
+/* Of a tile that came as a box (BOX: [128 bytes of a row][16 rows], 16-byte chunks XORed with the row's low three bits; the scales of all rows behind each
+ * other, then the biases): the row that row r of eight of a product is, so that four neighbours, 32 bytes each, meet different banks. */
+__device__ __forceinline__ int box_row(int r) { return (r & 3) * 2 + (r >> 2); }
+
 /* What a lane does of segments l0 .. l0+SEGS of up to COLS columns; places in a stage are counted from its beginning. Of several segments the
  * products are added up in the same place: where a column pair does not belong to the segment at hand there are zeros. */
-template <class F, int COLS, int SEGS> struct chains {
+template <class F, int COLS, int SEGS, bool BOX = false> struct chains {
     static constexpr int FOUR = COLS < 4 ? COLS : 4, NB = COLS > 4 ? 2 : 1, AT_ONCE = SEGS == 1 && NB == 1 ? 2 : 1; /* groups */
-    uint32_t codes[SEGS], x[NB], zeros, dx[NB], scales; /* codes and scales: in the stage at hand, which begins at `stage` */
+    uint32_t codes[SEGS], x[NB], zeros, dx[NB], scales; /* codes and scales: in the stage at hand, which begins at `stage`; of a box codes count from the row's first one */
+    uint32_t row, turned;    /* of a box: the row's first bytes, and what its chunks are XORed with, and the lane's place */
     uint32_t stage, to8, scales8, biases; /* from a row to the one 8 further, from a scale to its bias */
     int own, loads, n, n_mine;     /* which segment this lane finishes, and whose activations it loads; groups of one at most, and of that one */
 
     __device__ __forceinline__ void begin(const columns_view &k, const cu_cut &cut, int G, int l0)
     {
         int lane = threadIdx.x & 31, r = lane >> 2, c = lane & 3, col = c % FOUR;
-        uint32_t mine_at = (r & 1) * 4 * F::LANE + c * F::LANE;
+        uint32_t mine_at = (lane >> 2 & 1) * 4 * F::LANE + c * F::LANE;
+        if (BOX) r = box_row(r), row = 128 * r, turned = c * 8 ^ (r & 7) << 4;
         own = c / FOUR % SEGS;
-        loads = r / 2 / FOUR % SEGS;
+        loads = lane / 8 / FOUR % SEGS;
         stage = 0;
 #pragma unroll
         for (int q = 0; q < SEGS; q++) {
             int g = (unsigned)((l0 + q) * G) / CU_SEGMENTS;
-            codes[q] = r * cut.stride + c * F::WORDS * 4 + g * F::BYTES;
+            codes[q] = (BOX ? 0 : r * cut.stride + c * F::WORDS * 4) + g * F::BYTES;
         }
         zeros = k.zeros + mine_at;
 #pragma unroll
         for (int b = 0; b < NB; b++)
-            x[b] = mine_at + k.x + min(4 * b + r / 2 % FOUR, k.n - 1) * k.x_stride + (unsigned)((l0 + loads) * G) / CU_SEGMENTS * F::X_BYTES;
+            x[b] = mine_at + k.x + min(4 * b + lane / 8 % FOUR, k.n - 1) * k.x_stride + (unsigned)((l0 + loads) * G) / CU_SEGMENTS * F::X_BYTES;
         int mine = (unsigned)((l0 + own) * G) / CU_SEGMENTS;
         n_mine = (unsigned)((l0 + own + 1) * G) / CU_SEGMENTS - mine;
         n = (unsigned)(G + CU_SEGMENTS - 1) / CU_SEGMENTS;
         scales = 16 * cut.stride + r * cut.scale_stride + mine * F::SB;
-        to8 = 8 * cut.stride;
+        to8 = 8 * (BOX ? 128 : cut.stride);
         scales8 = 8 * cut.scale_stride;
         biases = 16 * cut.scale_stride;
 #pragma unroll
@@ -182,7 +188,8 @@ template <class F, int COLS, int SEGS> struct chains {
         uint32_t at[NB];
 #pragma unroll
         for (int b = 0; b < NB; b++) at[b] = SEGS == 1 || loads == q ? x[b] : zeros;
-        o.load(codes[q], codes[q] + to8, at);
+        uint32_t from = BOX ? row + ((codes[q] & ~127u) << 4) + (codes[q] & 96 ^ turned) : codes[q];
+        o.load(from, from + to8, at);
     }
 
     __device__ __forceinline__ void advance(int groups)
@@ -201,7 +208,8 @@ template <class F, int COLS, int SEGS> struct chains {
 #pragma unroll
         for (int b = 0; b < NB; b++) acc[b][0] = acc[b][1] = 0;
 #pragma unroll
-        for (int q = 0; q < SEGS; q++) codes[q] += to;
+        for (int q = 0; q < SEGS && !BOX; q++) codes[q] += to;
+        if (BOX) row += to;
         operands<F, NB> at_hand, ahead; /* loads are a segment ahead of products, also from one group to the next */
         load(at_hand, 0);
 #pragma unroll 1
@@ -244,7 +252,7 @@ template <class F, int COLS, int SEGS> struct chains {
     /* Sums of a stage: [segment][column][16]; of columns from `first` on. */
     __device__ __forceinline__ void store(uint32_t sums, int n_cols, int first, int l0, const float (&acc)[NB][2]) const
     {
-        int lane = threadIdx.x & 31, r = lane >> 2, c = lane & 3;
+        int lane = threadIdx.x & 31, r = BOX ? box_row(lane >> 2) : lane >> 2, c = lane & 3;
 #pragma unroll
         for (int b = 0; b < NB; b++) {
             int col = first + 4 * b + c % FOUR;

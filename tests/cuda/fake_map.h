@@ -8,5 +8,6 @@ typedef struct fake_map {
     uint64_t row_bytes, rows, stride;
     uint32_t box_bytes, box_rows;
     uint32_t swizzle; /* bytes of a row of the pattern: 0, 32, 64 or 128 */
+    uint32_t box_pieces; /* of three dimensions: so many boxes, each behind the one of the bytes before; else 1 */
 } fake_map;
 #endif

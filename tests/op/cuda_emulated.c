@@ -2,7 +2,7 @@
  * (tests/cuda/emulate). Races, and what the hardware does otherwise than its manual, are left to tests/op/cuda.c on a GPU. Each tiny
  * checkpoint in single rows, in chunks, in one step, and among few and more others. CB_TEST_ONLY: some of them. */
 #include "../support/emulated.h"
-#include "../support/tmpdir.h"
+#include "../support/outliers.h"
 
 static char names[TE_CHECKPOINTS][64];
 static uint64_t golden[TE_CHECKPOINTS];
@@ -72,49 +72,6 @@ static void compare(const char *only)
     for (int i = 0; i < n_names; i++)
         if (!only || strstr(names[i], only)) bad += compare_one(tmp_path("tests/data", names[i]));
     assert_int_equal(bad, 0);
-}
-
-/* The checkpoint in a folder of its own; of each norm of a layer one number is large, so that rows behind it have remainders. */
-static void put_outliers(const char *name, const char *dir)
-{
-    char from[300];
-    snprintf(from, sizeof from, "tests/data/%.255s", name);
-    static const char *const others[] = {"config.json", "tokenizer.json", "tokenizer_config.json", "hadamard.json"};
-    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
-        char *path = realpath(tmp_path(from, others[i]), NULL);
-        if (!path && !strcmp(others[i], "hadamard.json")) continue; /* of rotated checkpoints only */
-        assert_non_null(path);
-        assert_int_equal(symlink(path, tmp_path(dir, others[i])), 0);
-        free(path);
-    }
-    FILE *f = fopen(tmp_path(from, "model.safetensors"), "rb");
-    assert_non_null(f);
-    assert_int_equal(fseek(f, 0, SEEK_END), 0);
-    size_t n = (size_t)ftell(f);
-    rewind(f);
-    char *data = calloc(1, n + 1), *header = data + 8;
-    assert_int_equal(fread(data, 1, n, f), n);
-    fclose(f);
-    uint64_t length;
-    memcpy(&length, data, 8);
-    assert_true(length < n);
-    char *text = calloc(1, length + 1);
-    memcpy(text, header, length);
-    int found = 0;
-    for (char *p = text; (p = strstr(p, "layernorm.weight\"")); p++) {
-        char *at = strstr(p, "data_offsets"), *type = strstr(p, "dtype");
-        assert_true(at && type);
-        bool is_f32 = !strncmp(type, "dtype\":\"F32", 11);
-        assert_true(is_f32 || !strncmp(type, "dtype\":\"BF16", 12));
-        uint32_t large = 0x42800000; /* 64; its upper half, for a BF16 */
-        size_t bytes = is_f32 ? 4 : 2;
-        memcpy(header + length + strtoul(at + strlen("data_offsets\":["), NULL, 10) + bytes * (size_t)(found % 7), (char *)&large + 4 - bytes, bytes);
-        found++;
-    }
-    assert_true(found >= 2);
-    tmp_put(dir, "model.safetensors", data, n);
-    free(text);
-    free(data);
 }
 
 static void compare_outliers(void)

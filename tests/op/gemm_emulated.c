@@ -131,8 +131,8 @@ static void launch(const cu_gemm *g, bench *t)
 {
     cu_gemm_args *args = room(sizeof *args);
     args->a = t->a;
-    fake_map w = {t->codes, (uint64_t)t->a.w.row_bytes, (uint64_t)t->stored, (uint64_t)t->a.w.row_bytes, (uint32_t)g->w_box, (uint32_t)g->rt, (uint32_t)g->w_box};
-    fake_map x = {(const unsigned char *)t->a.x.planes, (uint64_t)t->a.x.stride, (uint64_t)t->a.n_rows, (uint64_t)t->a.x.stride, 128, (uint32_t)g->tt, 128};
+    fake_map w = {t->codes, (uint64_t)t->a.w.row_bytes, (uint64_t)t->stored, (uint64_t)t->a.w.row_bytes, (uint32_t)g->w_box, (uint32_t)g->rt, (uint32_t)g->w_box, 1};
+    fake_map x = {(const unsigned char *)t->a.x.planes, (uint64_t)t->a.x.stride, (uint64_t)t->a.n_rows, (uint64_t)t->a.x.stride, 128, (uint32_t)g->tt, 128, 1};
     if (g->w_box) memcpy(args->w_map, &w, sizeof w);
     if (g->w_box && !t->a.x_row) memcpy(args->x_map, &x, sizeof x);
     fake_kernel kernel = emulated_kernel(g->kernel, sizeof *args);

@@ -91,7 +91,7 @@ const emu_lanes &emu_meet(const uint32_t *words, int n)
         w.absent = w.left;
     } else
         for (long spins = 0; w.meetings == meeting; yield())
-            if (++spins > 100000) {
+            if (++spins > 20000000) {
                 fprintf(stderr, "emulate: lanes of a warp wait for each other and some never come\n");
                 abort();
             }

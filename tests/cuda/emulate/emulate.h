@@ -148,6 +148,11 @@ static inline uint32_t __byte_perm(uint32_t a, uint32_t b, uint32_t s)
     for (int i = 0; i < 4; i++) r |= (uint32_t)(v >> 8 * (s >> 4 * i & 7) & 255) << 8 * i;
     return r;
 }
+static inline int __dp4a(int a, int b, int c)
+{
+    for (int i = 0; i < 32; i += 8) c += (int8_t)(a >> i) * (int8_t)(b >> i);
+    return c;
+}
 template <class T> static inline T __ldcg(const T *p) { return *p; }
 static inline void __threadfence() {}
 template <class T> static inline T atomicAdd(T *p, T v)

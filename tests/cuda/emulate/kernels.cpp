@@ -41,6 +41,13 @@ CU_EXPERT_FORMATS(EXPERTS_BODY)
 #define SMALL_BODY(name, ...) BODY(k_small_##name, cu_small) BODY(k_small_pack_##name, cu_small_pack)
 CU_SMALL_FORMATS(SMALL_BODY)
 
+/* All blocks of these wait for each other. */
+#define TAPE_BODY(name, ...)                                                      \
+    extern "C" void k_tape_##name(const cu_tape);                                 \
+    static void body_k_tape_##name(const void *a) { k_tape_##name(*(const cu_tape *)a); } \
+    static void run_k_tape_##name(const void *a, const fake_grid *g) { emu_run(body_k_tape_##name, a, g->blocks, g->blocks[0], g->threads, g->shared); }
+CU_TAPE_FORMATS(TAPE_BODY)
+
 extern "C" fake_kernel fake_kernel_find(const char *name, size_t *n)
 {
 #define FIND(k, type)            \
@@ -61,6 +68,8 @@ extern "C" fake_kernel fake_kernel_find(const char *name, size_t *n)
     CU_SMALL_FORMATS(FIND_SMALL)
 #define FIND_EXPERTS(name, ...) FIND(k_experts_##name, cu_experts)
     CU_EXPERT_FORMATS(FIND_EXPERTS)
+#define FIND_TAPE(name, ...) FIND(k_tape_##name, cu_tape)
+    CU_TAPE_FORMATS(FIND_TAPE)
     fprintf(stderr, "emulate: %s is not emulated\n", name);
     return NULL;
 }

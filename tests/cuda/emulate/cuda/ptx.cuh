@@ -1,6 +1,7 @@
 /* ptx.cuh: the instructions of src/cuda/ptx.cuh in C++ (emulate.h). */
 #ifndef CB_CUDA_PTX_CUH
 #define CB_CUDA_PTX_CUH
+#include "tests/cuda/fake_map.h"
 
 static inline void pdl_trigger() {}
 static inline void pdl_wait() {}
@@ -87,6 +88,11 @@ static inline float2 lds_float2(uint32_t at) { return emu_load<float2>(at); }
 static inline float4 lds_float4(uint32_t at) { return emu_load<float4>(at); }
 template <int N> static inline void sts(uint32_t at, const uint32_t *v) { memcpy(emu_at(at), v, 4 * N); }
 static inline void sts_u8(uint32_t at, uint32_t v) { *emu_at(at) = (unsigned char)v; }
+static inline void sts_u16(uint32_t at, uint32_t v)
+{
+    uint16_t u = (uint16_t)v;
+    memcpy(emu_at(at), &u, 2);
+}
 static inline void sts_float(uint32_t at, float a) { memcpy(emu_at(at), &a, 4); }
 static inline void sts_float2(uint32_t at, float a, float b)
 {
@@ -189,7 +195,36 @@ static inline void bulk_copy(uint32_t to, const void *from, uint32_t bytes, uint
     memcpy(emu_at(to), from, bytes);
     emu_sent(barrier, (int)bytes);
 }
+static inline void bulk_copy_once(uint32_t to, const void *from, uint32_t bytes, uint32_t barrier) { bulk_copy(to, from, bytes, barrier); }
 static inline void fence_copies() {}
+/* 16-byte chunks are XORed with the number of the 128 bytes they stand in. */
+static inline uint32_t emu_swizzled(uint32_t at, uint32_t bytes) { return at ^ ((at >> 7 & (bytes / 16 - 1)) << 4); }
+static inline void fetch_rows(uint32_t to, const void *map, int y, uint32_t barrier)
+{
+    fake_map m;
+    memcpy(&m, map, sizeof m);
+    if (to % 1024 || (uintptr_t)map % 64 || m.box_bytes != 128 || m.swizzle != 128 || y < 0 || y + m.box_rows > m.rows) __builtin_trap();
+    for (uint32_t p = 0; p < m.box_pieces; p++)
+        for (uint32_t r = 0; r < m.box_rows; r++)
+            for (uint32_t b = 0; b < 128; b += 16)
+                memcpy(emu_at(emu_swizzled(to + (p * m.box_rows + r) * 128 + b, 128)), m.at + (y + (int64_t)r) * (int64_t)m.stride + 128 * p + b, 16);
+    emu_sent(barrier, (int)(128 * m.box_rows * m.box_pieces));
+}
+static inline void prefetch_map(const void *map) {}
+static inline int dot_u8s8(uint32_t a, uint32_t b, int c)
+{
+    for (int i = 0; i < 32; i += 8) c += (int)(a >> i & 255) * (int8_t)(b >> i);
+    return c;
+}
+static inline void tell_word(float *p, float v) { *(volatile float *)p = v; }
+static inline void tell_words2(float *p, float a, float b)
+{
+    tell_word(p, a);
+    tell_word(p + 1, b);
+}
+static inline float told_word(const float *p) { return *(const volatile float *)p; }
+static inline float4 told_words(const float *p) { return make_float4(told_word(p), told_word(p + 1), told_word(p + 2), told_word(p + 3)); }
+static inline void not_yet() { emu_pause(); }
 static inline void send16(uint32_t to, float a, float b, float c, float d, uint32_t barrier)
 {
     sts_float4(to, a, b, c, d);

@@ -3,14 +3,10 @@
 #ifndef CB_CUDA_WGMMA_CUH
 #define CB_CUDA_WGMMA_CUH
 #include "cuda/ptx.cuh"
-#include "tests/cuda/fake_map.h"
 
 namespace gm {
 
 static inline bool bar_ready(uint32_t bar, uint32_t parity) { return emu_barrier_at(bar)->parity != parity; }
-
-/* 16-byte chunks are XORed with the number of the 128 bytes they stand in. */
-static inline uint32_t emu_swizzled(uint32_t at, uint32_t bytes) { return at ^ ((at >> 7 & (bytes / 16 - 1)) << 4); }
 
 static inline void fetch_box(uint32_t to, const void *map, int x, int y, uint32_t barrier)
 {
