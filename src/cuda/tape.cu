@@ -135,20 +135,25 @@ __device__ __forceinline__ void bring_tape(const cu_tape &a, const window &tape,
 
 /* ---- products ---- */
 
-/* Sums of a phase's tiles: [tile][segment][16]; those of a remainder behind all of them. */
+/* Sums of a phase's tiles: [tile][segment][16]; those of a remainder behind all of them. Where results of experts are made there are as many rows, `ranks`, side
+ * by side, and tile t is multiplied with row t % ranks; the last one may have a remainder. */
 template <class F, int SEGS> __device__ __forceinline__ void multiply(const cu_tape &a, const worker &me, const cu_tape_phase &p, int tiles)
 {
     enum { SUBS = CU_SEGMENTS / SEGS, STREAMS = CU_TAPE_WARPS / SUBS };
-    int warp = threadIdx.x / 32, G = p.n_groups, l0 = warp % SUBS * SEGS;
+    bool results = p.kind == CU_TAPE_DOWN;
+    int warp = threadIdx.x / 32, G = p.n_groups, groups = results ? p.u.m.route.groups : G, ranks = results ? p.pieces : 1, l0 = warp % SUBS * SEGS, at = 0;
     cu_cut cut = {0, p.row_bytes, p.scale_bytes, 0};
     columns_view k = {me.sm + a.planes, me.sm + CU_TAPE_ZEROS, me.sm + a.planes + G * F::X_BYTES, 1, 0};
-    bool rest = me.rests & 1;
     int further = a.rests - a.planes;
     chains<F, 1, SEGS, true> all;
-    all.begin(k, cut, G, l0);
+    all.begin(k, cut, groups, l0);
 #pragma unroll 1
     for (int t = warp / SUBS; t < tiles; t += STREAMS) {
         uint32_t seq = me.next + t, slot = seq % CU_TAPE_SLOTS, sums = me.sm + a.sums + t * CU_SEGMENTS * 64;
+        int rank = results ? (unsigned)t % (unsigned)ranks : 0;
+        bool rest = rank == ranks - 1 && me.rests & 1;
+        if (results) all.other_column(rank - at, groups * F::X_BYTES, 4 * groups);
+        at = rank;
         barrier_wait(full(me.sm, slot), seq / CU_TAPE_SLOTS & 1);
         uint32_t stage = lds_u32(tile_at(me.sm, slot));
 #pragma unroll 1
@@ -287,13 +292,14 @@ __device__ __forceinline__ void plain_products(const cu_tape &a, const worker &m
 template <class F> __device__ __forceinline__ void products(const cu_tape &a, worker &me, const cu_tape_phase &p)
 {
     range mine(p.tiles);
-    int tiles = mine.n << p.units;
+    int tiles = mine.n * p.pieces;
     if (p.per == 1) multiply<F, 1>(a, me, p, tiles);
     else if (p.per == 2) multiply<F, 2>(a, me, p, tiles);
     else multiply<F, 4>(a, me, p, tiles);
     me.next += tiles;
     meet();
-    give_outputs(a, me, p, mine);
+    if (p.kind == CU_TAPE_DOWN) give_results(a, me, p, mine);
+    else give_outputs(a, me, p, mine);
 }
 
 /* The row of a phase as planes. Returns false where nothing is multiplied. */
@@ -407,11 +413,8 @@ template <class F> __device__ __forceinline__ void work(const cu_tape &a, const 
             }
             continue;
         }
-        if (p.kind == CU_TAPE_DOWN) {
-            experts_down<F>(a, me, p);
-            continue;
-        }
-        if (p.kind == CU_TAPE_EXPERTS) {
+        if (p.kind == CU_TAPE_DOWN) units_phase<F>(a, me, p);
+        else if (p.kind == CU_TAPE_EXPERTS) {
             me.rests = 0; /* the planes at hand */
             meet();       /* sums are read */
         } else if (p.kind == CU_TAPE_NORM) {

@@ -138,58 +138,24 @@ template <class F> __device__ __forceinline__ uint32_t quant_units(const cu_tape
     return 1;
 }
 
-/* Tile t of the block is of expert t % pieces by rank, whose row it is multiplied with; the last one is the shared one's. Sums as multiply() leaves them. */
-template <class F, int SEGS> __device__ __forceinline__ void multiply_ranks(const cu_tape &a, const worker &me, const cu_tape_phase &p, int tiles)
+/* The row of a phase that makes the experts' results; the shared one's gate as it will be multiplied with. */
+template <class F> __device__ __forceinline__ void units_phase(const cu_tape &a, worker &me, const cu_tape_phase &p)
 {
-    enum { SUBS = CU_SEGMENTS / SEGS, STREAMS = CU_TAPE_WARPS / SUBS };
-    int warp = threadIdx.x / 32, G = p.n_groups, groups = p.u.m.route.groups, l0 = warp % SUBS * SEGS, at = 0, further = a.rests - a.planes;
-    cu_cut cut = {0, p.row_bytes, p.scale_bytes, 0};
-    columns_view k = {me.sm + a.planes, me.sm + CU_TAPE_ZEROS, me.sm + a.planes + G * F::X_BYTES, 1, 0};
-    chains<F, 1, SEGS, true> all;
-    all.begin(k, cut, groups, l0);
-#pragma unroll 1
-    for (int t = warp / SUBS; t < tiles; t += STREAMS) {
-        uint32_t seq = me.next + t, slot = seq % CU_TAPE_SLOTS, sums = me.sm + a.sums + t * CU_SEGMENTS * 64;
-        int rank = (unsigned)t % (unsigned)p.pieces;
-        bool rest = rank == p.pieces - 1 && me.rests & 1;
-        all.other_column(rank - at, groups * F::X_BYTES, 4 * groups);
-        at = rank;
-        barrier_wait(full(me.sm, slot), seq / CU_TAPE_SLOTS & 1);
-        uint32_t stage = lds_u32(tile_at(me.sm, slot));
-#pragma unroll 1
-        for (int pass = 0;; pass++) {
-            float acc[1][2];
-            all.go(stage, G, acc);
-            all.store(sums + pass * a.half_sums, 1, 0, l0, acc);
-            if (pass == rest) break;
-            all.other_column(1, further, further);
-        }
-        if (rest) all.other_column(-1, further, further);
-        __syncwarp();
-        if (threadIdx.x % 32 == 0) barrier_arrive(empty(me.sm, slot), SEGS);
-    }
+    float v[2][8];
+    const float *at = me.told + p.u.m.route.gate;
+    float gate = threadIdx.x == 0 ? told_word(at) : 0; /* on its way together with the row; told long ago */
+    hear_row(p, me.told, v);
+    if (untold(gate)) gate = hear(at);
+    if (threadIdx.x == 0) sts_float(me.sm + CU_TAPE_WORDS + 8, cb_sigmoidf(gate));
+    me.rests = quant_units<F>(a, p, me, v);
 }
 
 /* The next residual stream: what the experts gave, each times its factor, by rank; the row before; the shared one times its gate. */
-template <class F> __device__ __forceinline__ void experts_down(const cu_tape &a, worker &me, const cu_tape_phase &p)
+__device__ __forceinline__ void give_results(const cu_tape &a, const worker &me, const cu_tape_phase &p, const range &mine)
 {
-    range mine(p.tiles);
     int row = threadIdx.x & 15, k = p.u.m.route.k, tiles = mine.n * p.pieces;
     uint32_t results = me.sm + a.row;
-    float v[2][8];
-    float gate = told_word(me.told + p.u.m.route.gate); /* on its way together with the row; told long ago */
-    hear_row(p, me.told, v);
-    while (untold(gate)) {
-        not_yet();
-        gate = told_word(me.told + p.u.m.route.gate);
-    }
-    me.rests = quant_units<F>(a, p, me, v);
-    if (p.per == 1) multiply_ranks<F, 1>(a, me, p, tiles);
-    else if (p.per == 2) multiply_ranks<F, 2>(a, me, p, tiles);
-    else multiply_ranks<F, 4>(a, me, p, tiles);
-    me.next += tiles;
-    gate = cb_sigmoidf(gate);
-    meet();
+    float gate = lds_float(me.sm + CU_TAPE_WORDS + 8);
 #pragma unroll 1
     for (int t = threadIdx.x / 16; t < tiles; t += CU_TAPE_WORKERS / 16) {
         float y = sum_of(a, me, t, row, 0);
