@@ -2,7 +2,7 @@
  * thread block takes one query head of one row, a thread one dim. */
 #include "cuda/attn_out.cuh"
 
-enum { MAX_DIM = 512, STAGES = CU_JOIN_STAGES };
+enum { MAX_DIM = 512, STAGES = CU_JOIN_STAGES, AT_ONCE = 16 };
 
 /* How the results of blockDim.x blocks of keys weigh: thread d has m, l of block d in x. M: the maximum of all before, and then with these. */
 __device__ __forceinline__ float4 weigh(float2 x, float &M, float *tops)
@@ -69,8 +69,21 @@ __device__ __forceinline__ float join(const cu_attn_step &a, const place &p, flo
         const float *v = stages + s * size + (d < dim ? d : 0);
         const float4 *f = factor + (b - (weighed - round));
         int end = n - b < per ? n - b : per;
-#pragma unroll 4
-        for (int i = 0; i < end; i++) {
+        int i = 0;
+#pragma unroll 1
+        for (; i + AT_ONCE <= end; i += AT_ONCE) { /* all loads are under way together */
+            float4 w[AT_ONCE];
+            float x[AT_ONCE];
+#pragma unroll
+            for (int j = 0; j < AT_ONCE; j++) w[j] = f[i + j], x[j] = v[(i + j) * dim];
+#pragma unroll
+            for (int j = 0; j < AT_ONCE; j++) {
+                L = cb_fma(L, w[j].x, w[j].z);
+                O = cb_fma(O, w[j].x, x[j] * w[j].y);
+            }
+        }
+#pragma unroll 1
+        for (; i < end; i++) {
             L = cb_fma(L, f[i].x, f[i].z);
             O = cb_fma(O, f[i].x, v[i * dim] * f[i].y);
         }
