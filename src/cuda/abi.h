@@ -19,7 +19,7 @@ typedef struct cu_step {
     int32_t table_stride;
     int32_t n_ids;                     /* the best id is one of 0 .. n_ids-1 */
     int32_t n_asks;                    /* rows that are sampled: n_wanted or 0 */
-    int32_t turn;            /* which of two sets of words tape.cu uses */
+    int32_t turn;            /* which of two sets of words tape.cu uses, and CU_TAPE_FRESH */
     int32_t bad_op;                    /* earliest op that met a value that is not finite, or CU_NO_OP; what comes back begins here */
     unsigned long long best[1];        /* [n_wanted], sent as zeros: see cu_best */
 } cu_step;
@@ -490,6 +490,7 @@ typedef struct cu_small {
  * planes of the row, of what they leave, and of a row for plain products (its two planes, dx and X, behind each other); sums of tiles; a ring of
  * tiles of different size. */
 #define CU_UNTOLD 0xffffffffu
+enum { CU_TAPE_FRESH = 2 }; /* a thread block may see other maps than those in memory: none has looked since they were written */
 enum { CU_TAPE_WARPS = 16, CU_TAPE_WORKERS = 32 * CU_TAPE_WARPS, CU_TAPE_THREADS = CU_TAPE_WORKERS + 64, CU_TAPE_SLOTS = 32, CU_TAPE_PHASES = 400, CU_TAPE_WINDOW = 8, CU_TAPE_MATRICES = 4 };
 enum { CU_TAPE_ROUNDS = 3, CU_TAPE_TILES = 32, CU_TAPE_ALIGNED = 1024 }; /* values of a row: 8 a worker, so many times; tiles of a block in a phase at most */
 enum { CU_TAPE_FOUND = 16 * CU_TAPE_SLOTS, CU_TAPE_AT = CU_TAPE_FOUND + 16 * CU_TAPE_WARPS, CU_TAPE_ZEROS = CU_TAPE_AT + 8 * CU_TAPE_SLOTS, CU_TAPE_WORDS = CU_TAPE_ZEROS + 256, CU_TAPE_FROM = CU_TAPE_WORDS + 64, CU_TAPE_LISTED = CU_TAPE_FROM + 8 * CU_TAPE_SLOTS, CU_TAPE_LIST = CU_TAPE_LISTED + 16 * CU_TAPE_WINDOW }; /* bytes from the beginning */

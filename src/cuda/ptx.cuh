@@ -293,6 +293,8 @@ __device__ __forceinline__ void fetch_rows(uint32_t to, const void *map, int y, 
     asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0],[%1,{%2,%3,%2}],[%4];" ::"r"(to), "l"(map), "r"(0), "r"(y),
                  "r"(barrier) : "memory");
 }
+/* A map in memory that the host wrote: before the thread block first asks for its boxes. */
+__device__ __forceinline__ void acquire_map(const void *map) { asm volatile("fence.proxy.tensormap::generic.acquire.sys [%0],128;" ::"l"(map) : "memory"); }
 /* The map is at hand when a box is asked for. */
 __device__ __forceinline__ void prefetch_map(const void *map) { asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory"); }
 __device__ __forceinline__ void bulk_copy_once(uint32_t to, const void *from, uint32_t bytes, uint32_t barrier)

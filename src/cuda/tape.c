@@ -560,11 +560,12 @@ void cu_tape_free(cu_tape_model *m) { cb_free(m); }
 int cu_tape_begin(cb_dev *d, int32_t *turn, cb_err *err)
 {
     cu_tape_model *m = d->tape;
+    bool fresh = !m->ready || (int)m->blocks < d->n_sm; /* where not all multiprocessors have a block, another one may have it next time */
     CUresult r = CUDA_SUCCESS;
-    if (!cu_tape_runs(d)) return 0;
     if (!m->ready) r = d->cu.cuMemsetD8Async_(m->words, 0xff, m->bytes, d->stream);
     m->ready = false;
-    *turn = m->turn ^= 1;
+    m->turn ^= 1;
+    *turn = m->turn | (fresh ? CU_TAPE_FRESH : 0);
     return r == CUDA_SUCCESS ? 0 : cu_fail(&d->cu, r, "a step", err);
 }
 

@@ -42,7 +42,7 @@ __device__ __forceinline__ void bring_tile(const cu_tape_phase &p, const cu_tape
     bulk_copy_once(to + codes + scales, m.biases + (size_t)row * p.scale_bytes, scales, bar);
 }
 
-__device__ __forceinline__ void bring(const cu_tape &a, const window &tape, uint32_t sm, int slot, int pos, const float *told, uint2 *chosen)
+__device__ __forceinline__ void bring(const cu_tape &a, const window &tape, uint32_t sm, int slot, int pos, bool fresh, const float *told, uint2 *chosen)
 {
     int lane = threadIdx.x & 31;
     ring r(a, sm);
@@ -51,6 +51,7 @@ __device__ __forceinline__ void bring(const cu_tape &a, const window &tape, uint
 #pragma unroll 1
     for (int i = 0; i < a.n_phases; i++, tape.leave(i - 1)) {
         const cu_tape_phase &p = tape.get(i);
+        if (fresh && lane < p.n_matrices) acquire_map(p.u.m.matrix[lane].map);
         if (p.kind == CU_TAPE_DELTA) continue;
         if (p.kind == CU_TAPE_ATTN) {
             if (p.u.a.a.kv.dim == 128) bring_keys<2>(p, r, blocks, pos, tape.base + CU_TAPE_FROM);
@@ -429,7 +430,7 @@ template <class F> __device__ __forceinline__ void run(const cu_tape &a, unsigne
 {
     uint32_t sm = address(base);
     pdl_trigger();
-    int slot = *a.slot, pos = *a.pos, set = *a.turn & 1;
+    int slot = *a.slot, pos = *a.pos, turn = *a.turn, set = turn & 1;
     window tape = {base, sm};
     if (threadIdx.x < CU_TAPE_SLOTS) {
         barrier_init(full(sm, threadIdx.x), 1);
@@ -443,7 +444,7 @@ template <class F> __device__ __forceinline__ void run(const cu_tape &a, unsigne
     for (int i = a.width + threadIdx.x; i < (a.width + 511) / 512 * 512; i += CU_TAPE_THREADS) ((float *)base)[a.x / 4 + place(i)] = 0; /* behind the row */
     __syncthreads();
     int warp = threadIdx.x / 32;
-    if (warp == CU_TAPE_WARPS) bring(a, tape, sm, slot, pos, a.told + (size_t)set * a.words, (uint2 *)(base + a.chosen));
+    if (warp == CU_TAPE_WARPS) bring(a, tape, sm, slot, pos, turn & CU_TAPE_FRESH, a.told + (size_t)set * a.words, (uint2 *)(base + a.chosen));
     else if (warp == CU_TAPE_WARPS + 1) bring_tape(a, tape, slot, pos, set);
     else if (warp < CU_TAPE_WARPS) {
         worker me = {a, sm, (float *)base, a.told + (size_t)set * a.words, slot, pos, 0, 0};

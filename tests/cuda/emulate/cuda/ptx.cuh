@@ -210,7 +210,8 @@ static inline void fetch_rows(uint32_t to, const void *map, int y, uint32_t barr
                 memcpy(emu_at(emu_swizzled(to + (p * m.box_rows + r) * 128 + b, 128)), m.at + (y + (int64_t)r) * (int64_t)m.stride + 128 * p + b, 16);
     emu_sent(barrier, (int)(128 * m.box_rows * m.box_pieces));
 }
-static inline void prefetch_map(const void *map) {}
+static inline void acquire_map(const void *) {}
+static inline void prefetch_map(const void *) {}
 static inline int dot_u8s8(uint32_t a, uint32_t b, int c)
 {
     for (int i = 0; i < 32; i += 8) c += (int)(a >> i & 255) * (int8_t)(b >> i);
