@@ -111,15 +111,6 @@ static void write_checkpoint(const shape *s, const char *dir)
     assert_int_equal(cb_st_writer_commit(w, NULL), 0);
 }
 
-static uint64_t launches(void)
-{
-    fake_counts c;
-    __typeof__(&fake_count) count;
-    *(void **)&count = dlsym(emulated.lib, "fake_count");
-    count(&c);
-    return c.n_launch;
-}
-
 /* Logits of single rows of two sessions behind a prompt; *most: launches that a new graph of such a step has. */
 static uint64_t hash_of(const char *dir, const char *device, bool first, uint64_t *most)
 {
@@ -139,9 +130,9 @@ static uint64_t hash_of(const char *dir, const char *device, bool first, uint64_
     }
     for (int i = 0; i < STEPS; i++)
         for (int k = 0; k < SESSIONS; k++) {
-            uint64_t before = *device == 'c' && device[1] == 'u' ? launches() : 0;
+            uint64_t before = *device == 'c' && device[1] == 'u' ? emulated_launches() : 0;
             if (cb_step(e, &(cb_row){s[k], te_token(k, PROMPT + i, VOCAB), 1}, 1, logits, &err) < 0) fail_msg("%s", err.text);
-            uint64_t now = *device == 'c' && device[1] == 'u' ? launches() - before : 0;
+            uint64_t now = *device == 'c' && device[1] == 'u' ? emulated_launches() - before : 0;
             if (now > *most) *most = now;
             te_hash_row(&h, logits, VOCAB);
         }

@@ -9,15 +9,6 @@ enum { CTX = 256, STEPS = 5, SESSIONS = 2, CHUNK = 16, MOST_LAUNCHES = 8 };
 
 static const char *const checkpoints[] = {"tiny-bonsai2", "tiny-bonsai2-tied"};
 
-static uint64_t launches(void)
-{
-    fake_counts c;
-    __typeof__(&fake_count) count;
-    *(void **)&count = dlsym(emulated.lib, "fake_count");
-    count(&c);
-    return c.n_launch;
-}
-
 /* Of the logits of single rows, and a chunk among them, of two sessions, of which the first has so many tokens before, the other none; *most: launches that a step
  * of a single row has. */
 static uint64_t hash_of(const char *dir, const char *device, int tokens, uint64_t *most)
@@ -38,11 +29,11 @@ static uint64_t hash_of(const char *dir, const char *device, int tokens, uint64_
     for (int i = -CTX; i < STEPS; i++)
         for (int k = 0; k < SESSIONS; k++) {
             int left = k ? 0 : tokens - at[k], n = i < 0 ? left < CHUNK ? left : CHUNK : i == 2 ? 3 : 1;
-            uint64_t before = gpu ? launches() : 0;
+            uint64_t before = gpu ? emulated_launches() : 0;
             for (int j = 0; j < n; j++) rows[j] = (cb_row){s[k], te_token(k, at[k] + j, info.n_vocab), j == n - 1};
             if (n <= 0) continue;
             if (cb_step(e, rows, n, logits, &err) < 0) fail_msg("%s: %s", dir, err.text);
-            uint64_t now = gpu ? launches() - before : 0;
+            uint64_t now = gpu ? emulated_launches() - before : 0;
             if (n == 1 && now > *most) *most = now;
             at[k] += n;
             te_hash_row(&h, logits, info.n_vocab);

@@ -15,15 +15,6 @@ static const struct {
     {"8 of 40 experts", {512, 40, 8, 512, 2, 2, 256, true}, 16, 5},
 };
 
-static uint64_t launches(void)
-{
-    fake_counts c;
-    __typeof__(&fake_count) count;
-    *(void **)&count = dlsym(emulated.lib, "fake_count");
-    count(&c);
-    return c.n_launch;
-}
-
 /* Logits of single rows of two sessions, between them of a chunk; *most: launches that a new graph of a single row has. */
 static uint64_t hash_of(const char *dir, const char *device, uint64_t *most)
 {
@@ -39,10 +30,10 @@ static uint64_t hash_of(const char *dir, const char *device, uint64_t *most)
         for (int k = 0; k < SESSIONS; k++) {
             int n = i == 1 ? CHUNK : 1;
             cb_row rows[CHUNK];
-            uint64_t before = !strcmp(device, "cuda") ? launches() : 0;
+            uint64_t before = !strcmp(device, "cuda") ? emulated_launches() : 0;
             for (int j = 0; j < n; j++) rows[j] = (cb_row){s[k], te_token(k, i + 31 * j, MOE_VOCAB), j == n - 1};
             if (cb_step(e, rows, n, logits, &err) < 0) fail_msg("%s", err.text);
-            uint64_t now = !strcmp(device, "cuda") ? launches() - before : 0;
+            uint64_t now = !strcmp(device, "cuda") ? emulated_launches() - before : 0;
             if (n == 1 && now > *most) *most = now;
             te_hash_row(&h, logits, MOE_VOCAB);
         }

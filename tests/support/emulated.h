@@ -50,6 +50,15 @@ static inline fake_kernel emulated_kernel(const char *name, size_t bytes)
     if (!k || size != bytes) fail_msg("%s: %zu bytes, not %zu", name, size, bytes);
     return k;
 }
+/* Launches so far. */
+static inline uint64_t emulated_launches(void)
+{
+    fake_counts c;
+    __typeof__(&fake_count) count;
+    *(void **)&count = dlsym(emulated.lib, "fake_count");
+    count(&c);
+    return c.n_launch;
+}
 /* A test once more, with thread blocks, warps and lanes in the opposite order. */
 static inline void emulated_backwards(void (*test)(void **), void **state)
 {
