@@ -285,7 +285,6 @@ __device__ __forceinline__ void bulk_copy(uint32_t to, const void *from, uint32_
 }
 __device__ __forceinline__ void fence_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-/* The same of what is read once: of all that is in the L2 cache it goes first. */
 /* A box of a tensor of three dimensions of bytes (the map says how large, and how its chunks are XORed), from (0, y, 0) on. By one thread; the barrier gets
  * the box's bytes. */
 __device__ __forceinline__ void fetch_rows(uint32_t to, const void *map, int y, uint32_t barrier)
@@ -297,6 +296,7 @@ __device__ __forceinline__ void fetch_rows(uint32_t to, const void *map, int y, 
 __device__ __forceinline__ void acquire_map(const void *map) { asm volatile("fence.proxy.tensormap::generic.acquire.sys [%0],128;" ::"l"(map) : "memory"); }
 /* The map is at hand when a box is asked for. */
 __device__ __forceinline__ void prefetch_map(const void *map) { asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory"); }
+/* bulk_copy() of what is read once: of all that is in the L2 cache it goes first. */
 __device__ __forceinline__ void bulk_copy_once(uint32_t to, const void *from, uint32_t bytes, uint32_t barrier)
 {
     asm volatile("{.reg .b64 once;\ncreatepolicy.fractional.L2::evict_first.b64 once,1.0;\n"
@@ -327,7 +327,6 @@ __device__ __forceinline__ float4 told_words(const float *p)
     asm volatile("ld.relaxed.gpu.global.v4.f32 {%0,%1,%2,%3},[%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(p) : "memory");
     return v;
 }
-/* Others may go on meanwhile. */
 /* A pause between two questions: thousands of threads ask, and weights come the same way. */
 __device__ __forceinline__ void not_yet() { __nanosleep(200); }
 

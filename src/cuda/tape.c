@@ -392,17 +392,30 @@ static bool is_wanted(const reader *r)
     return asked && !strcmp(asked, "on") ? true : r->has_experts;
 }
 
-uint64_t cu_tape_bytes(const cb_plan *p)
+static void reader_close(reader *r)
 {
-    reader *r = cb_alloc_array(1, sizeof *r);
-    uint64_t bytes = 0;
-    if (r) r->told = cb_alloc_array((size_t)p->n_values, sizeof *r->told);
-    if (r && r->told) {
-        r->p = p;
-        if (find_layers(r) && is_wanted(r)) bytes = word_bytes(r) + 256 + map_bytes(r) + (uint64_t)r->n * sizeof *r->phase;
-    }
     if (r) cb_free(r->told);
     cb_free(r);
+}
+
+/* NULL: no memory. */
+static reader *reader_open(const cb_plan *p)
+{
+    reader *r = cb_alloc_array(1, sizeof *r);
+    if (!r) return NULL;
+    r->p = p;
+    r->told = cb_alloc_array((size_t)p->n_values, sizeof *r->told);
+    if (r->told) return r;
+    reader_close(r);
+    return NULL;
+}
+
+uint64_t cu_tape_bytes(const cb_plan *p)
+{
+    reader *r = reader_open(p);
+    uint64_t bytes = 0;
+    if (r && find_layers(r) && is_wanted(r)) bytes = word_bytes(r) + 256 + map_bytes(r) + (uint64_t)r->n * sizeof *r->phase;
+    reader_close(r);
     return bytes;
 }
 
@@ -497,18 +510,12 @@ static int make_launch(cb_dev *d, cu_tape_model *m, reader *r, CUdeviceptr at, b
 
 int cu_tape_make(cb_dev *d, CUdeviceptr at, cb_err *err)
 {
-    const cb_plan *p = d->plan;
-    uint64_t bytes = cu_tape_bytes(p);
-    if (!d->tape_on || !bytes) return 0;
-    reader *r = cb_alloc_array(1, sizeof *r);
+    if (!d->tape_on) return 0;
+    reader *r = reader_open(d->plan);
     cu_tape_model *m = cb_alloc_array(1, sizeof *m);
     bool made = false;
-    int rc = 0;
-    if (r) r->told = cb_alloc_array((size_t)p->n_values, sizeof *r->told);
-    if (!r || !m || !r->told) rc = cb_fail(err, CB_ENOMEM, "no memory for the launch of all layers");
-    if (rc == 0) {
-        r->p = p;
-        find_layers(r); /* which cu_tape_bytes() found */
+    int rc = r && m ? 0 : cb_fail(err, CB_ENOMEM, "no memory for the launch of all layers");
+    if (rc == 0 && find_layers(r) && is_wanted(r)) {
         r->maps = (at + word_bytes(r) + 255) & ~(CUdeviceptr)255;
         r->d = d;
         if (read_layers(r, r->first)) rc = make_launch(d, m, r, at, &made, err);
@@ -516,8 +523,7 @@ int cu_tape_make(cb_dev *d, CUdeviceptr at, cb_err *err)
     }
     if (rc == 0 && made) d->tape = m;
     else cb_free(m);
-    if (r) cb_free(r->told);
-    cb_free(r);
+    reader_close(r);
     return rc;
 }
 

@@ -18,12 +18,12 @@ void cu_tape_free(struct cu_tape_model *m);
 
 /* Is the step at hand run so? */
 bool cu_tape_runs(const cb_dev *d);
-/* Before such a step is sent, which gets *turn. */
+/* Before such a step is sent, which gets *turn. Errors: CB_EIO. */
 int cu_tape_begin(cb_dev *d, int32_t *turn, cb_err *err);
 /* Around its launches, up to their end: there is one such step at a time in the process. done: it has succeeded. */
 void cu_tape_lock(void);
 void cu_tape_unlock(cb_dev *d, bool done);
-/* The launch, and in place of which it stands: launches *from .. *to - 1 of the schedule. */
+/* The launch (errors: CB_EIO), and in place of which it stands: launches *from .. *to - 1 of the schedule. */
 int cu_tape_launch(cb_dev *d, cb_err *err);
 void cu_tape_span(const cb_dev *d, int *from, int *to);
 #endif

@@ -5,6 +5,7 @@
 #include "base/mem.h"
 #include "io/dtype.h"
 #include "io/safetensors.h"
+#include "random.h"
 #include "tmpdir.h"
 
 enum { MOE_VOCAB = 272, MOE_K_HEADS = 8, MOE_V_HEADS = 16, MOE_DK = 32, MOE_DV = 32, MOE_HEADS = 4, MOE_KV_HEADS = 2 };
@@ -13,13 +14,6 @@ typedef struct moe_shape {
     int hidden, experts, chosen, width, layers, interval, dim; /* dim: of a head */
     bool towers;             /* one number of each norm is large: remainders */
 } moe_shape;
-
-static uint64_t moe_random;
-static uint32_t moe_next(void)
-{
-    moe_random = moe_random * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(moe_random >> 33);
-}
 
 typedef struct moe_writer {
     cb_st_writer *w;
@@ -42,9 +36,9 @@ static void moe_tensor(moe_writer *w, const char *name, cb_dtype t, int64_t a, i
     bool large = w->s->towers && t == CB_BF16 && strstr(name, "shared_expert.up_proj"); /* one unit of the shared expert */
     uint8_t *data = malloc(n * size);
     for (size_t i = 0; i < n; i++) {
-        float v = about + spread * ((float)(moe_next() % 2001) / 1000 - 1);
+        float v = about + spread * ((float)(rnd() % 2001) / 1000 - 1);
         if (large && (int64_t)i / b == 3) v *= 64;
-        uint32_t code = moe_next() ^ moe_next() << 16;
+        uint32_t code = rnd() ^ rnd() << 16;
         uint16_t h = cb_f32_to_bf16(v);
         memcpy(data + i * size, t == CB_U32 ? (void *)&code : t == CB_F32 ? (void *)&v : (void *)&h, size);
     }
@@ -73,8 +67,8 @@ static void moe_norm(moe_writer *w, const char *name, int n)
         return;
     }
     uint16_t *v = malloc(2 * (size_t)n);
-    for (int i = 0; i < n; i++) v[i] = cb_f32_to_bf16(1 + (float)(moe_next() % 100) / 1000);
-    if (w->s->towers && n == w->s->hidden) v[moe_next() % (uint32_t)n] = cb_f32_to_bf16(70);
+    for (int i = 0; i < n; i++) v[i] = cb_f32_to_bf16(1 + (float)(rnd() % 100) / 1000);
+    if (w->s->towers && n == w->s->hidden) v[rnd() % (uint32_t)n] = cb_f32_to_bf16(70);
     assert_int_equal(cb_st_writer_put(w->w, v, 2 * (size_t)n, NULL), 0);
     free(v);
 }
@@ -140,7 +134,7 @@ static void moe_write(const moe_shape *s, const char *dir)
                   s->hidden, s->layers, MOE_HEADS, MOE_KV_HEADS, s->dim, MOE_VOCAB, s->interval, MOE_K_HEADS, MOE_V_HEADS, MOE_DK, MOE_DV, s->experts, s->chosen, s->width, s->width);
     assert_true(n < (int)sizeof config);
     tmp_put(dir, "config.json", config, (size_t)n);
-    moe_random = (uint64_t)s->hidden * 77 + (uint64_t)s->experts;
+    random_state = (uint64_t)s->hidden * 77 + (uint64_t)s->experts;
     moe_writer w = {.s = s};
     assert_int_equal(cb_st_writer_open(tmp_path(dir, "model.safetensors"), &w.w, NULL), 0);
     moe_tensors(&w);
