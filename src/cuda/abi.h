@@ -493,7 +493,7 @@ typedef struct cu_small {
 enum { CU_TAPE_FRESH = 2 }; /* a thread block may see other maps than those in memory: none has looked since they were written */
 enum { CU_TAPE_WARPS = 16, CU_TAPE_WORKERS = 32 * CU_TAPE_WARPS, CU_TAPE_THREADS = CU_TAPE_WORKERS + 64, CU_TAPE_SLOTS = 32, CU_TAPE_PHASES = 400, CU_TAPE_WINDOW = 8, CU_TAPE_MATRICES = 4 };
 enum { CU_TAPE_ROUNDS = 3, CU_TAPE_TILES = 32, CU_TAPE_ALIGNED = 1024 }; /* values of a row: 8 a worker, so many times; tiles of a block in a phase at most */
-enum { CU_TAPE_FOUND = 16 * CU_TAPE_SLOTS, CU_TAPE_AT = CU_TAPE_FOUND + 16 * CU_TAPE_WARPS, CU_TAPE_ZEROS = CU_TAPE_AT + 8 * CU_TAPE_SLOTS, CU_TAPE_WORDS = CU_TAPE_ZEROS + 256, CU_TAPE_FROM = CU_TAPE_WORDS + 64, CU_TAPE_LISTED = CU_TAPE_FROM + 8 * CU_TAPE_SLOTS, CU_TAPE_LIST = CU_TAPE_LISTED + 16 * CU_TAPE_WINDOW }; /* bytes from the beginning */
+enum { CU_TAPE_FOUND = 16 * CU_TAPE_SLOTS, CU_TAPE_AT = CU_TAPE_FOUND + 16 * CU_TAPE_WARPS, CU_TAPE_ZEROS = CU_TAPE_AT + 8 * CU_TAPE_SLOTS, CU_TAPE_WORDS = CU_TAPE_ZEROS + 256, CU_TAPE_SESSION = CU_TAPE_WORDS + 48, CU_TAPE_FROM = CU_TAPE_WORDS + 64, CU_TAPE_LISTED = CU_TAPE_FROM + 8 * CU_TAPE_SLOTS, CU_TAPE_LIST = CU_TAPE_LISTED + 16 * CU_TAPE_WINDOW }; /* bytes from the beginning */
 #define CU_TAPE_FORMATS(X) /* of CU_STREAM_FORMATS */ \
     X(2g128, CU_FMT_AFFINE, 2, 128, CU_S_BF16) X(2g128_f16, CU_FMT_AFFINE, 2, 128, CU_S_F16) X(4g64, CU_FMT_AFFINE, 4, 64, CU_S_BF16)
 enum {
@@ -503,9 +503,10 @@ enum {
     CU_N_TAPE
 };
 /* The norm of the residual stream; a row; delta rules; attention; units of the experts that the warp of tiles chooses, of the planes at hand; their
- * sum, with a shared expert's, as the next residual stream (tape_experts.cuh). */
-enum { CU_TAPE_NORM, CU_TAPE_ROW, CU_TAPE_DELTA, CU_TAPE_ATTN, CU_TAPE_EXPERTS, CU_TAPE_DOWN };
-enum { CU_TAPE_CHOSEN = 16, CU_TAPE_EXPERTS_MOST = 256 }; /* experts of a row at most, and to choose from */
+ * sum, with a shared expert's, as the next residual stream (tape_experts.cuh). k_tape_normed (tape_normed.cuh): what attention gave, normed and added
+ * to the residual stream, and that under other norms for a router and a dense MLP; experts make planes of their own and their sum is told as it is. */
+enum { CU_TAPE_NORM, CU_TAPE_ROW, CU_TAPE_DELTA, CU_TAPE_ATTN, CU_TAPE_EXPERTS, CU_TAPE_DOWN, CU_TAPE_INTO };
+enum { CU_TAPE_CHOSEN = 16, CU_TAPE_EXPERTS_MOST = 256, CU_TAPE_EXPERTS_FEW = 128 }; /* experts of a row at most, and to choose from; in k_tape_normed */
 typedef struct cu_tape_matrix {
     const void *map;         /* of the codes (CUtensorMap): boxes of 16 rows, 128 bytes of each behind the other */
     const uint8_t *scales, *biases;
@@ -524,6 +525,12 @@ typedef struct cu_tape_route { /* which experts, and how their results are joine
     int32_t tiles, step;     /* of CU_TAPE_EXPERTS: tiles of an expert's matrix; from one expert's first tile to the next one's */
     int32_t width, groups;   /* of CU_TAPE_DOWN: values of an expert's row, k of which and the shared one's stand behind each other, and groups */
 } cu_tape_route;
+/* k_tape_normed: the residual stream becomes (x + r) * *scale, r the norm of row 0, or the norm of the sum of both rows' norms. */
+typedef struct cu_tape_added {
+    int32_t n, from[2];      /* rows, 0: none; words */
+    float eps[2], both_eps;
+    const float *w[2], *both_w, *scale; /* scale NULL: as it is */
+} cu_tape_added;
 typedef struct cu_tape_phase {
     int32_t kind, n;         /* n: values of the row */
     int32_t from;            /* word where the row, or of a norm the residual stream, was told; -1: it stands in memory, at `in` */
@@ -539,7 +546,6 @@ typedef struct cu_tape_phase {
     int32_t n_matrices, tiles; /* matrices; tiles of all, or of units of each of the two */
     int32_t pieces;          /* tiles that belong together: of gate and up 2; of all experts' results */
     int32_t units, adds;     /* gate and up of which silu(gate) * up are made; outputs are added to the residual stream */
-    int32_t per;             /* segments that a warp takes of a tile */
     int32_t row_bytes, scale_bytes, tile_bytes; /* of a row of codes; of its scales; of a tile in the ring */
     union {
         struct {
@@ -547,6 +553,11 @@ typedef struct cu_tape_phase {
             cu_tape_plain plain[2];
             int32_t n_plain, affine;
             cu_tape_route route;
+            cu_tape_added added; /* before the norm of the residual stream */
+            const float *plain_w; /* CU_TAPE_INTO: the norm of the plain products' row, which is then multiplied by plain_scale */
+            const float *expert_scale; /* CU_TAPE_EXPERTS: factors of experts, or NULL */
+            float plain_scale;
+            int32_t bytes;       /* matrices of 8 bits, group 64 */
         } m;
         struct {
             cu_delta_step a;     /* but for x, a, b, z, y, their strides, and out */
@@ -568,6 +579,7 @@ typedef struct cu_tape {
     int32_t words;           /* a multiple of 4 */
     int32_t n_phases, width; /* width: of the residual stream */
     int32_t x, row, planes, rests, plain, sums, chosen, ring, ring_bytes; /* places in shared memory; of the ring also how large it is */
+    int32_t heads;           /* and of attention */
     int32_t half_sums;       /* bytes of the sums; as many behind them are for those of what planes leave */
 } cu_tape;
 

@@ -234,16 +234,18 @@ template <bool SIGNED> __device__ __forceinline__ float2 multiply(const uint4 *a
     return make_float2(sums_to_f32(x[0], x[2] + y[0], y[2]), sums_to_f32(x[1], x[3] + y[1], y[3]));
 }
 
-/* Sums of a block: warp w takes keys 8(w % 8) .. and a share of the parts. own: the row's own key, or -1. */
-template <int PARTS> __device__ __forceinline__ void scores(int warp, const uint8_t *keys, int own, int dim, shared<PARTS> &sm)
+/* Sums of a block: warp w takes keys 8(w % 8) .. and a share of the parts. own: the row's own key, or -1. SHORT, here and below: code for heads of any
+ * multiple of 128 dims up to 64*PARTS, in loops. */
+template <int PARTS, bool SHORT = false> __device__ __forceinline__ void scores(int warp, const uint8_t *keys, int own, int dim, shared<PARTS> &sm)
 {
-    enum { DIM = 64 * PARTS, SHARE = PARTS * 8 / shape<PARTS>::WORKERS };
+    enum { DIM = 64 * PARTS, SHARE = PARTS * 8 / shape<PARTS>::WORKERS, UNROLL = SHORT ? 1 : SHARE };
+    int share = SHORT ? dim / (8 * shape<PARTS>::WORKERS) : SHARE;
     int lane = threadIdx.x % 32, r = lane >> 2, c = lane & 3, key = warp % 8 * 8 + r;
     const uint8_t *row = (key == own ? (const uint8_t *)sm.k[0] : keys + key * dim) + 16 * c;
     int plane = key == own ? DIM : CU_BLOCK * dim;
-#pragma unroll
-    for (int i = 0; i < SHARE; i++) {
-        int g = warp / 8 * SHARE + i;
+#pragma unroll UNROLL
+    for (int i = 0; i < share; i++) {
+        int g = warp / 8 * share + i;
         if (64 * g >= dim) break;
         uint4 h = make_uint4(0, 0, 0, 0), l = h;
         if (64 * g + 16 * c < dim) {
@@ -265,12 +267,13 @@ __device__ __forceinline__ float warp_max(float v, bool in)
 
 /* Softmax within the block and the weights as 16-bit numbers, one warp a query. scales: of the block; lo, hi: the tokens that are seen. Returns m
  * and l. */
-template <int PARTS> __device__ __forceinline__ float2 weights(const float *scales, int own, int lo, int hi, int q, int dim, shared<PARTS> &sm)
+template <int PARTS, bool SHORT = false> __device__ __forceinline__ float2 weights(const float *scales, int own, int lo, int hi, int q, int dim, shared<PARTS> &sm)
 {
+    enum { UNROLL = SHORT ? 1 : PARTS };
     int lane = threadIdx.x % 32;
     bool in0 = lane >= lo && lane < hi, in1 = lane + 32 >= lo && lane + 32 < hi, own0 = lane == own, own1 = lane + 32 == own;
     float s0 = 0, s1 = 0;
-#pragma unroll
+#pragma unroll UNROLL
     for (int g = 0; g < PARTS; g++) {
         if (64 * g >= dim) break;
         float k0 = own0 ? sm.dk[g] : scales[CU_BLOCK * g + lane], k1 = own1 ? sm.dk[g] : scales[CU_BLOCK * g + lane + 32], dq = sm.dq[q][g];
@@ -295,12 +298,12 @@ template <int PARTS> __device__ __forceinline__ float2 weights(const float *scal
 }
 
 /* put(q, d, o) gets dims d and d + 1 of query q's result, of eight queries, whether they are there or not. */
-template <int PARTS, class F> __device__ __forceinline__ void values(int warp, const uint8_t *values, int dim, const shared<PARTS> &sm, F put)
+template <int PARTS, bool SHORT = false, class F> __device__ __forceinline__ void values(int warp, const uint8_t *values, int dim, const shared<PARTS> &sm, F put)
 {
-    enum { DIM = 64 * PARTS, WORKERS = shape<PARTS>::WORKERS };
+    enum { DIM = 64 * PARTS, WORKERS = shape<PARTS>::WORKERS, UNROLL = SHORT ? 1 : DIM / 8 / WORKERS };
     int lane = threadIdx.x % 32, r = lane >> 2, c = lane & 3;
     float dw = sm.dw[r];
-#pragma unroll
+#pragma unroll UNROLL
     for (int i = 0; i < DIM / 8 / WORKERS; i++) {
         int n = warp + WORKERS * i;
         if (8 * n >= dim) break;

@@ -55,10 +55,10 @@ template <int PARTS> struct head_in {
     bool turns;
 };
 
-/* Its integers to shared memory, of key and value to their place t in the cache's block `cached`, too. of: kind_of(); weight(j): the norm's, 1 where it has
+/* Its integers to shared memory (shared<>, of as many parts or more), of key and value to their place t in the cache's block `cached`, too. of: kind_of(); weight(j): the norm's, 1 where it has
  * none, for v[j]; i: which query. NEAR: pairs are 32 dims apart. */
-template <int PARTS, bool NEAR, class W>
-__device__ __forceinline__ void prepare_head(const cu_attn_step &a, head_in<PARTS> &h, const float4 &of, W weight, int i, int t, shared<PARTS> &sm, uint8_t *cached, bool now)
+template <int PARTS, bool NEAR, class W, class S>
+__device__ __forceinline__ void prepare_head(const cu_attn_step &a, head_in<PARTS> &h, const float4 &of, W weight, int i, int t, S &sm, uint8_t *cached, bool now)
 {
     enum { N = 2 * PARTS, DIM = 64 * PARTS };
     int lane = threadIdx.x % 32, kind = h.kind;
@@ -101,7 +101,7 @@ __device__ __forceinline__ void prepare_head(const cu_attn_step &a, head_in<PART
     bool zero = top < CB_TINY;
     float by = zero ? 0 : CB_XI_MAX / top, dx = zero ? 0 : top * CB_XI_INV;
     uint8_t *to = kind == QUERY ? (uint8_t *)&sm.q[i][place(lane, 0)] : (uint8_t *)(kind == KEY ? sm.k[0] : sm.v[0]) + lane;
-    int step = kind == QUERY ? 64 : 32, low = kind == QUERY ? 4 : DIM;
+    int step = kind == QUERY ? 64 : 32, low = kind == QUERY ? 4 : S::DIM;
 #pragma unroll
     for (int j = 0; j < N; j++) { /* as in quantise() */
         xi[j] = __float_as_uint(v[j] * __shfl_sync(FULL, by, j / 2) + 12582912.0f);

@@ -79,6 +79,7 @@ static const struct kernel_entry {
 #define TAPE(name, ...) [CU_K_TAPE + CU_TAPE_##name] = {cb_fatbin_tape, "k_tape_" #name, 0},
     CU_TAPE_FORMATS(TAPE)
 #undef TAPE
+    [CU_K_TAPE_NORMED] = {cb_fatbin_tape, "k_tape_normed", 0},
     [CU_K_ENCODE] = {cb_fatbin_tools, "k_encode", 0},
     [CU_K_REMAINDERS] = {cb_fatbin_tools, "k_remainders", 0},
     [CU_K_BEST] = {cb_fatbin_sample, "k_best", 0},

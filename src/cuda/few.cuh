@@ -103,26 +103,28 @@ template <int E> __device__ __forceinline__ void stage(const chain<E> &c)
 
 template <int E> __device__ __forceinline__ void unstage(chain<E> &c) { load(c.v, c.shared + place(E * threadIdx.x)); }
 
-/* The lane tree of squares of the shared row, by one warp: 16 terms of a lane are added while the next 16 are on their way. There are zeros
+/* The lane tree of squares of the shared row, by one warp: N terms of a lane are added while the next N are on their way. There are zeros
  * up to a multiple of 512 elements, adding 0*0 changes nothing, and behind them room for 512 that are loaded only. */
-__device__ __forceinline__ float squares(const float *stage, int n)
+template <int N = 16> __device__ __forceinline__ float squares(const float *stage, int n)
 {
+    enum { ELEMENTS = 32 * N };
+    static_assert(2048 % (2 * ELEMENTS) == 0, "place()");
     uint32_t p = address(stage + threadIdx.x % 32);
-    float sum = 0, a[16], b[16];
-    each<16>([&](int j) { a[j] = lds_float(p + 4 * place(32 * j)); });
-    for (int i = 512;; i += 1024) { /* the next element to be loaded */
-        p += 4 * place(512);
-        each<16>([&](int j) {
+    float sum = 0, a[N], b[N];
+    each<N>([&](int j) { a[j] = lds_float(p + 4 * place(32 * j)); });
+    for (int i = ELEMENTS;; i += 2 * ELEMENTS) { /* the next element to be loaded */
+        p += 4 * place(ELEMENTS);
+        each<N>([&](int j) {
             b[j] = lds_float(p + 4 * place(32 * j));
             sum = cb_fma(a[j], a[j], sum);
         });
         if (i >= n) break;
-        p += 4 * place(512) + (i % 2048 == 1536 ? 4 * 16 : 0);
-        each<16>([&](int j) {
+        p += 4 * place(ELEMENTS) + ((i + ELEMENTS) % 2048 == 0 ? 4 * 16 : 0);
+        each<N>([&](int j) {
             a[j] = lds_float(p + 4 * place(32 * j));
             sum = cb_fma(b[j], b[j], sum);
         });
-        if (i + 512 >= n) break;
+        if (i + ELEMENTS >= n) break;
     }
 #pragma unroll
     for (int w = 16; w; w /= 2) sum = sum + __shfl_xor_sync(FULL, sum, w); /* the fold, which is the same from both sides */

@@ -20,12 +20,12 @@ static inline CUresult cu_gemm_map(cu_map_encoder encode, uint64_t out[16], cons
     return r;
 }
 
-/* A matrix of so many stored rows, whose bytes are a multiple of 128: a box is 16 rows, [128 bytes of a row][row][128], XORed as above. */
+/* A matrix of so many stored rows: a box is 16 rows, [128 bytes of a row][row][128], XORed as above; behind a row's last bytes there are some of the next one. */
 static inline CUresult cu_tape_map(cu_map_encoder encode, uint64_t out[16], const cu_weight *w, int64_t rows)
 {
     CUtensorMap map;
-    cuuint64_t size[3] = {128, (cuuint64_t)rows, (cuuint64_t)w->row_bytes / 128}, stride[2] = {(cuuint64_t)w->row_bytes, 128};
-    cuuint32_t box[3] = {128, 16, (cuuint32_t)w->row_bytes / 128}, step[3] = {1, 1, 1};
+    cuuint64_t pieces = (cuuint64_t)(w->row_bytes + 127) / 128, size[3] = {128, (cuuint64_t)rows, pieces}, stride[2] = {(cuuint64_t)w->row_bytes, 128};
+    cuuint32_t box[3] = {128, 16, (cuuint32_t)pieces}, step[3] = {1, 1, 1};
     CUresult r = encode(&map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 3, (void *)(uintptr_t)w->codes, size, stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
                         CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     memcpy(out, &map, sizeof map);

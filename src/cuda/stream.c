@@ -42,7 +42,8 @@ static int stage_bytes(cu_stream *a)
 
 enum { BEHIND = 1024, OVER = 128 }; /* loads run ahead of what there is: of activations; of scales, which must not meet sums there */
 
-int cu_stream_time(int per) { return per == 4 ? 25 : per == 2 ? 34 : 45; }
+/* What a group of a tile costs a warp that has so many segments at a time (1, 2, 4), in some unit. */
+static int time_of(int per) { return per == 4 ? 25 : per == 2 ? 34 : 45; }
 
 /* Stages of a block at most, as share_tiles() in stream.cu cuts them; 0: that is not known. */
 static int most_stages(const cu_stream *a, int64_t blocks)
@@ -77,7 +78,7 @@ static int lay_out(cu_stream *a, int groups, int tiles, int stages, int most)
     for (int per = 1; per <= 4; per *= 2) {
         int streams = CU_STREAM_WARPS * per / CU_SEGMENTS;
         if (slots < streams) continue;
-        int time = (tiles + streams - 1) / streams * per * cu_stream_time(per);
+        int time = (tiles + streams - 1) / streams * per * time_of(per);
         if (best && time >= best) continue;
         best = time;
         a->per = per;

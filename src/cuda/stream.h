@@ -9,8 +9,6 @@ int cu_stream_format(const cu_weight *w);
 
 /* Bytes of a scale of an affine matrix or of one of planes. */
 static inline int cu_scale_bytes(const cu_weight *w) { return w->scale_type == CU_S_F32 ? 4 : 2; }
-/* What a group of a tile costs a warp that has so many segments at a time (1, 2, 4), in some unit. */
-int cu_stream_time(int per);
 
 /* Cuts the work of a launch whose parts, all of one format, are filled in, and gives its grid and shared memory. false: k_stream cannot do it. Of experts
  * an entry of the list has at most tile_rows rows, and the list most_entries entries. tight: with no more memory than is used. */

@@ -15,7 +15,7 @@ template <int FMT, int BITS, int GROUP, int SCALE> struct format {
     static constexpr bool PLANES = FMT == CU_FMT_PLANES, AFFINE = FMT == CU_FMT_AFFINE;
     static constexpr int PACK = PLANES ? 1 : 8 / BITS, N_PLANES = PLANES ? 2 : 1, BYTES = PLANES ? 128 : GROUP * BITS / 8;
     static constexpr int WORDS = BYTES / 16 / N_PLANES, STEPS = PACK * WORDS, X_BYTES = 2 * GROUP, LANE = STEPS < 4 ? 4 * STEPS : 16;
-    static constexpr int SB = SCALE == CU_S_F32 ? 4 : 2, BLOCK = 8 * PACK, PER = GROUP / PACK; /* pieces of a block of planes; bytes of a group in each of its parts */
+    static constexpr int VALUES = GROUP, SB = SCALE == CU_S_F32 ? 4 : 2, BLOCK = 8 * PACK, PER = GROUP / PACK; /* pieces of a block of planes; bytes of a group in each of its parts */
 
     __device__ static __forceinline__ float scale(uint32_t at)
     {
@@ -120,8 +120,8 @@ template <class F, int NB> struct operands {
 };
 
 /* Of a tile that came as a box (BOX: [128 bytes of a row][16 rows], 16-byte chunks XORed with the row's low three bits; the scales of all rows behind each
- * other, then the biases): the row that row r of eight of a product is, so that four neighbours, 32 bytes each, meet different banks. */
-__device__ __forceinline__ int box_row(int r) { return (r & 3) * 2 + (r >> 2); }
+ * other, then the biases): the row that row r of eight of a product is, so that four neighbours, 32 bytes each, or two, 64 bytes each, meet different banks. */
+template <class F> __device__ __forceinline__ int box_row(int r) { return F::WORDS == 2 ? (r & 3) * 2 + (r >> 2) : (r & 1) * 4 + (r >> 1); }
 
 /* What a lane does of segments l0 .. l0+SEGS of up to COLS columns; places in a stage are counted from its beginning. Of several segments the
  * products are added up in the same place: where a column pair does not belong to the segment at hand there are zeros. */
@@ -134,9 +134,12 @@ template <class F, int COLS, int SEGS, bool BOX = false> struct chains {
 
     __device__ __forceinline__ void begin(const columns_view &k, const cu_cut &cut, int G, int l0)
     {
-        int lane = threadIdx.x & 31, r = lane >> 2, c = lane & 3, col = c % FOUR;
+        int lane = threadIdx.x & 31;
+        if (BOX) forget(lane);
+        int r = lane >> 2, c = lane & 3, col = c % FOUR;
         uint32_t mine_at = (lane >> 2 & 1) * 4 * F::LANE + c * F::LANE;
-        if (BOX) r = box_row(r), row = 128 * r, turned = c * 8 ^ (r & 7) << 4;
+        static_assert(!BOX || F::WORDS == 2 || F::WORDS == 4, "box_row()");
+        if (BOX) r = box_row<F>(r), row = 128 * r, turned = c * F::WORDS * 4 ^ (r & 7) << 4;
         own = c / FOUR % SEGS;
         loads = lane / 8 / FOUR % SEGS;
         stage = 0;
@@ -188,7 +191,7 @@ template <class F, int COLS, int SEGS, bool BOX = false> struct chains {
         uint32_t at[NB];
 #pragma unroll
         for (int b = 0; b < NB; b++) at[b] = SEGS == 1 || loads == q ? x[b] : zeros;
-        uint32_t from = BOX ? row + ((codes[q] & ~127u) << 4) + (codes[q] & 96 ^ turned) : codes[q];
+        uint32_t from = BOX ? row + ((codes[q] & ~127u) << 4) + (codes[q] & 128 - 16 * F::WORDS ^ turned) : codes[q];
         o.load(from, from + to8, at);
     }
 
@@ -252,7 +255,7 @@ template <class F, int COLS, int SEGS, bool BOX = false> struct chains {
     /* Sums of a stage: [segment][column][16]; of columns from `first` on. */
     __device__ __forceinline__ void store(uint32_t sums, int n_cols, int first, int l0, const float (&acc)[NB][2]) const
     {
-        int lane = threadIdx.x & 31, r = BOX ? box_row(lane >> 2) : lane >> 2, c = lane & 3;
+        int lane = threadIdx.x & 31, r = BOX ? box_row<F>(lane >> 2) : lane >> 2, c = lane & 3;
 #pragma unroll
         for (int b = 0; b < NB; b++) {
             int col = first + 4 * b + c % FOUR;

@@ -4,7 +4,6 @@
 #include "base/env.h"
 #include "cuda/fuse.h"
 #include "cuda/gemm_maps.h"
-#include "cuda/stream.h"
 #include "cuda/tape_read.h"
 #include <math.h>
 #include <pthread.h>
@@ -29,7 +28,7 @@ typedef cu_tape_reader reader;
 static const cb_op *op(const reader *r) { return r->at < r->p->n_ops ? &r->p->ops[r->at] : NULL; }
 static bool is(const reader *r, int ahead, cb_op_kind kind) { return r->at + ahead < r->p->n_ops && r->p->ops[r->at + ahead].kind == kind; }
 static int width_of(const reader *r, cb_val v) { return r->p->values[v].width; }
-static bool single(const reader *r, cb_val v) { return !r->p->values[v].wanted && r->p->values[v].slots <= 1 && !r->p->values[v].is_logits; }
+bool cu_tape_is_single(const reader *r, cb_val v) { return v >= 0 && !r->p->values[v].wanted && r->p->values[v].slots <= 1 && !r->p->values[v].is_logits; }
 
 int32_t cu_tape_words(reader *r, int n)
 {
@@ -47,6 +46,8 @@ static int format_of(const cb_matrix *m)
 #undef IS
     return -1;
 }
+
+static bool is_bytes(const cb_matrix *m) { return m->mode == CB_W_AFFINE && m->bits == 8 && m->group == 64 && m->scale_dtype == CB_BF16; }
 
 cu_tape_phase *cu_tape_new_phase(reader *r, int kind, int n)
 {
@@ -72,6 +73,14 @@ static bool source(reader *r, cu_tape_phase *p, cb_val v)
     return true;
 }
 
+/* The residual stream's. */
+static bool stream_source(reader *r, cu_tape_phase *p)
+{
+    if (!r->added.n) return source(r, p, r->x);
+    p->u.m.added = r->added;
+    return true;
+}
+
 bool cu_tape_share(const reader *r, const cb_op *o, float *share)
 {
     bool pair = r->p->values[o->out].pair;
@@ -81,14 +90,14 @@ bool cu_tape_share(const reader *r, const cb_op *o, float *share)
 
 /* ---- rows ---- */
 
-/* The value v, rotated or not, as planes; before that, as planes for plain products. */
-static bool read_planes(reader *r, cu_tape_phase *p, cb_val v)
+/* Rotated or not; before that, as planes for plain products. */
+bool cu_tape_read_planes(reader *r, cu_tape_phase *p, cb_val v)
 {
     r->planes = r->plain = -1;
     while (op(r)) {
         const cb_op *o = op(r);
         if (r->planes >= 0 && (r->plain >= 0 || p->block || o->kind != CB_QUANT || o->in[0] != v)) break; /* planes of plain products may come last */
-        if (o->in[0] != v || o->out < 0 || !single(r, o->out)) return false;
+        if (o->in[0] != v || o->out < 0 || !cu_tape_is_single(r, o->out)) return false;
         if (o->kind == CB_HADAMARD && o->w[0] >= 0 && !o->n[1] && !p->block) {
             p->block = o->n[0];
             p->turn_scale = (float)(1.0 / sqrt((double)o->n[0]));
@@ -111,21 +120,23 @@ static bool read_planes(reader *r, cu_tape_phase *p, cb_val v)
     return r->planes >= 0;
 }
 
-static bool read_norm(reader *r)
+float cu_tape_inverse(int n) { return n & (n - 1) ? 0 : 1.0f / (float)n; }
+
+cu_tape_phase *cu_tape_read_norm(reader *r)
 {
     const cb_op *o = op(r);
-    if (!o || o->kind != CB_RMSNORM || o->n[0] != 1 || o->w[0] < 0 || !single(r, o->out) || o->out == o->in[0]) return false;
-    if (r->x >= 0 && o->in[0] != r->x) return false;
+    if (!o || o->kind != CB_RMSNORM || o->n[0] != 1 || o->w[0] < 0 || !cu_tape_is_single(r, o->out) || o->out == o->in[0]) return NULL;
+    if (r->x >= 0 && o->in[0] != r->x) return NULL;
     int n = width_of(r, o->in[0]);
     cu_tape_phase *p = cu_tape_new_phase(r, CU_TAPE_NORM, n);
-    if (!p || o->n[1] != n || !cu_tape_fits(n, 1)) return false;
+    if (!p || o->n[1] != n || !cu_tape_fits(n, 1)) return NULL;
     r->x = o->in[0];
     p->eps = o->f[0];
-    p->inverse = n & (n - 1) ? 0 : 1.0f / (float)n;
+    p->inverse = cu_tape_inverse(n);
     if (r->d) p->norm_w = r->d->vectors[o->w[0]];
-    if (!source(r, p, r->x)) return false;
+    if (!stream_source(r, p)) return NULL;
     r->at++;
-    return read_planes(r, p, o->out);
+    return cu_tape_read_planes(r, p, o->out) ? p : NULL;
 }
 
 /* ---- products ---- */
@@ -135,13 +146,14 @@ static bool same_cut(const cb_matrix *m, const cu_tape_phase *p) { return m->col
 bool cu_tape_read_matrix(reader *r, cu_tape_phase *p, const cb_op *o)
 {
     const cb_matrix *m = &r->p->weights[o->w[0]].matrix;
-    int format = format_of(m);
-    if (format < 0 || (r->format >= 0 && format != r->format) || p->n_matrices == CU_TAPE_MATRICES || m->rows % 16 || m->row_bytes % 128 || !same_cut(m, p)) return false;
+    int format = p->u.m.bytes && is_bytes(m) ? r->format : p->u.m.bytes ? -1 : format_of(m);
+    if (format < 0 || (r->format >= 0 && format != r->format) || p->n_matrices == CU_TAPE_MATRICES || m->rows % 16 || m->row_bytes % 16 || !same_cut(m, p)) return false;
+    if (p->n_groups * m->group != p->n) return false; /* one group of activations, one of weights */
     cu_tape_matrix *to = &p->u.m.matrix[p->n_matrices++];
     r->format = format;
     to->tiles = (int32_t)(m->rows / 16);
     p->tiles += to->tiles;
-    p->row_bytes = (int32_t)m->row_bytes;
+    p->row_bytes = (int32_t)(m->row_bytes + 127) & ~127; /* of a tile */
     p->scale_bytes = (int32_t)(m->cols / m->group) * 2;
     if (!r->d) return true;
     const cu_weight *w = &r->d->weights[o->w[0]];
@@ -149,13 +161,13 @@ bool cu_tape_read_matrix(reader *r, cu_tape_phase *p, const cb_op *o)
     int64_t rows = m->rows + (m->stack ? (m->stack - 1) * w->expert_rows : 0);
     if (r->n_maps == CU_TAPE_PHASES * CU_TAPE_MATRICES || cu_tape_map(r->d->cu.cuTensorMapEncodeTiled_, r->map[r->n_maps], w, rows) != CUDA_SUCCESS) return false;
     to->map = (const void *)(uintptr_t)(r->maps + 128 * (CUdeviceptr)r->n_maps++);
-    return !(((uintptr_t)w->codes | (uintptr_t)w->scales | (uintptr_t)w->biases) & 15) && w->row_bytes == p->row_bytes && w->biases;
+    return !(((uintptr_t)w->codes | (uintptr_t)w->scales | (uintptr_t)w->biases) & 15) && w->row_bytes == (int64_t)m->row_bytes && w->biases;
 }
 
-static bool read_plain(reader *r, cu_tape_phase *p, const cb_op *o)
+bool cu_tape_read_plain(reader *r, cu_tape_phase *p, const cb_op *o)
 {
     const cb_matrix *m = &r->p->weights[o->w[0]].matrix;
-    bool affine = m->mode == CB_W_AFFINE && m->bits == 8 && m->group == 64 && m->scale_dtype == CB_BF16;
+    bool affine = is_bytes(m);
     if (p->u.m.n_plain == 2 || !same_cut(m, p) || (p->u.m.n_plain && affine != p->u.m.affine)) return false;
     p->u.m.affine = affine;
     cu_tape_plain *to = &p->u.m.plain[p->u.m.n_plain++];
@@ -167,25 +179,24 @@ static bool read_plain(reader *r, cu_tape_phase *p, const cb_op *o)
     return w->fmt == CU_FMT_PLANES && w->group == 64 && w->scale_type == CU_S_F32 && w->row_bytes == 2 * w->k && !((uintptr_t)w->codes & 7);
 }
 
-/* All products of the planes at hand; their outputs have no place yet. */
-static bool read_products(reader *r, cu_tape_phase *p)
+bool cu_tape_read_products(reader *r, cu_tape_phase *p)
 {
     int from = r->at;
     for (; is(r, 0, CB_LINEAR); r->at++) {
         const cb_op *o = op(r);
-        if (!single(r, o->out) || o->n[0] != p->adds) break;
-        if (o->in[0] == r->planes ? !cu_tape_read_matrix(r, p, o) : o->in[0] == r->plain ? !read_plain(r, p, o) : true) return false;
+        if (!cu_tape_is_single(r, o->out) || o->n[0] != p->adds) break;
+        if (o->in[0] == r->planes ? !cu_tape_read_matrix(r, p, o) : o->in[0] == r->plain ? !cu_tape_read_plain(r, p, o) : true) return false;
         if (p->adds) return ++r->at, o->out == r->x;
     }
     return r->at > from && p->n_matrices;
 }
 
-/* Outputs of products from op `from` on: told, one place behind the other. */
-void cu_tape_place_outputs(reader *r, cu_tape_phase *p, int from)
+void cu_tape_place_outputs(reader *r, cu_tape_phase *p, int from, int to_op)
 {
     int m = 0, plain = 0;
-    for (int i = from; i < r->at; i++) {
+    for (int i = from; i < to_op; i++) {
         const cb_op *o = &r->p->ops[i];
+        if (o->kind != CB_LINEAR) continue;
         bool is_plain = o->in[0] == r->plain;
         int32_t *to = is_plain ? &p->u.m.plain[plain++].to : &p->u.m.matrix[m].to;
         r->told[o->out] = *to = cu_tape_words(r, width_of(r, o->out));
@@ -198,7 +209,7 @@ void cu_tape_place_outputs(reader *r, cu_tape_phase *p, int from)
 static bool read_units(reader *r, cu_tape_phase *p, int from)
 {
     const cb_op *o = op(r), *gate = &r->p->ops[from], *up = gate + 1;
-    if (r->at != from + 2 || p->n_matrices != 2 || o->n[0] != CB_ACT_SILU || o->in[0] != gate->out || o->in[1] != up->out || !single(r, o->out)) return false;
+    if (r->at != from + 2 || p->n_matrices != 2 || o->n[0] != CB_ACT_SILU || o->in[0] != gate->out || o->in[1] != up->out || !cu_tape_is_single(r, o->out)) return false;
     if (p->u.m.matrix[0].tiles != p->u.m.matrix[1].tiles) return false;
     p->units = 1;
     p->pieces = 2;
@@ -228,57 +239,67 @@ static bool read_delta(reader *r, cb_val *y)
     return true;
 }
 
-/* Word of what stands at p in memory: an output of the products from op `from` on; or -1. */
-static int32_t word_at(const reader *r, int from, const float *p)
+/* Word of what stands at p in memory: an output of the products among ops from .. to - 1; or -1. */
+static int32_t word_at(const reader *r, int from, int to, const float *p)
 {
-    for (int i = from; i < r->at && p && r->p->ops[i].kind == CB_LINEAR; i++) {
+    for (int i = from; i < to && p; i++) {
+        if (r->p->ops[i].kind != CB_LINEAR) continue;
         const float *v = cu_value(r->d, r->p->ops[i].out);
         if (p >= v && p < v + width_of(r, r->p->ops[i].out)) return r->told[r->p->ops[i].out] + (int32_t)(p - v);
     }
     return -1;
 }
 
-/* The attention behind the products, all of whose ops follow each other. Returns how many do, but for a quantisation at the end; *anchor: the attention. Without
- * a device as many as there may be. */
-static int attention_ops(const reader *r, int *anchor)
+/* The attention behind products p, all of whose ops follow each other, but for more products of the same planes. Returns how many ops that are, less a
+ * quantisation at the end; *anchor: the attention. Without a device as many as there may be. */
+static int attention_ops(reader *r, cu_tape_phase *p, int *anchor)
 {
     int32_t group[CU_MAX_FUSED];
-    int at = r->at, n = 0;
-    while (at < r->p->n_ops && at < r->at + CU_MAX_FUSED && r->p->ops[at].kind != CB_ATTENTION)
-        if (r->p->ops[at++].kind == CB_LINEAR) return 0;
-    if (at >= r->p->n_ops || r->p->ops[at].kind != CB_ATTENTION) return 0;
+    int at = r->at, n = 0, k = 0;
+    const cb_op *o = r->p->ops;
+    for (; at < r->p->n_ops && at < r->at + CU_MAX_FUSED && o[at].kind != CB_ATTENTION; at++)
+        if (o[at].kind == CB_LINEAR && (o[at].in[0] != r->planes || o[at].n[0] || !cu_tape_is_single(r, o[at].out) || !cu_tape_read_matrix(r, p, &o[at]))) return 0;
+    if (at >= r->p->n_ops || o[at].kind != CB_ATTENTION) return 0;
     *anchor = at;
     if (!r->d) {
-        const cb_op *o = &r->p->ops[at + 1];
-        for (; at + 1 < r->p->n_ops && ((o->kind == CB_HADAMARD && o->w[0] < 0) || o->kind == CB_GLU); o++) at++;
-        return at + 1 - r->at;
+        for (at++; at < r->p->n_ops && ((o[at].kind == CB_HADAMARD && o[at].w[0] < 0) || o[at].kind == CB_GLU); at++) {}
+        return at - r->at;
     }
     n = cu_fuse(r->d, at, group);
-    if (n && r->p->ops[group[n - 1]].kind == CB_QUANT) n--;
-    for (int i = 0; i < n; i++)
-        if (group[i] != r->at + i) return 0;
-    return n;
+    if (n && o[group[n - 1]].kind == CB_QUANT) n--;
+    for (at = r->at; k < n; at++) {
+        if (o[at].kind == CB_LINEAR) continue;
+        if (group[k++] != at) return 0;
+    }
+    return at - r->at;
 }
 
 /* Heads that warps of tape_attn.cuh can hold; and what they hold of each. */
-static bool heads_fit(int dim, int per) { return (dim == 128 || dim == 256) && per <= 8; }
-static bool turns_fit(const cu_attn_step *a) { return (a->pairs == 32 && a->half == 32) || (!a->q_rope && !a->k_rope); }
-
-static bool read_attention(reader *r, int from, cb_val *y)
+static bool heads_fit(const reader *r, int dim, int per) { return (dim == (r->normed ? 512 : 128) || dim == 256) && per <= 8; }
+static bool turns_fit(const reader *r, const cu_attn_step *a)
 {
-    int anchor, n = attention_ops(r, &anchor);
-    cu_tape_phase *p = n ? cu_tape_new_phase(r, CU_TAPE_ATTN, 0) : NULL;
+    if (!a->q_rope && !a->k_rope) return true;
+    if (r->normed) return a->pairs % 32 == 0 && a->pairs <= a->half && 2 * a->half <= a->kv.dim && !(a->half & (a->half - 1)) && a->half >= 32;
+    return a->pairs == 32 && a->half == 32;
+}
+
+bool cu_tape_read_attention(reader *r, cu_tape_phase *products, int from, cb_val *y)
+{
+    int anchor, n = attention_ops(r, products, &anchor), end = r->at + n;
+    if (!n) return false;
+    cu_tape_place_outputs(r, products, from, end);
+    cu_tape_phase *p = cu_tape_new_phase(r, CU_TAPE_ATTN, 0);
     if (!p) return false;
     const cb_op *o = &r->p->ops[anchor];
     int heads = o->n[1], dim = r->p->kv[o->n[0]].dim;
-    if (!heads_fit(dim, heads / r->p->kv[o->n[0]].n_heads)) return false;
+    if (!heads_fit(r, dim, heads / r->p->kv[o->n[0]].n_heads)) return false;
     if (r->d) {
         cu_attn_step *a = &p->u.a.a;
-        if (!cu_attention_args(r->d, anchor, a) || !a->k || !turns_fit(a)) return false;
-        p->u.a.q = word_at(r, from, a->q), p->u.a.k = word_at(r, from, a->k), p->u.a.v = word_at(r, from, a->v), p->u.a.gate = word_at(r, from, a->gate);
+        if (!cu_attention_args(r->d, anchor, a) || !a->k || !turns_fit(r, a)) return false;
+        p->u.a.q = word_at(r, from, end, a->q), p->u.a.k = word_at(r, from, end, a->k), p->u.a.v = word_at(r, from, end, a->v), p->u.a.gate = word_at(r, from, end, a->gate);
         if (p->u.a.q < 0 || p->u.a.k < 0 || p->u.a.v < 0 || (a->gate && p->u.a.gate < 0)) return false;
     }
-    r->at += n;
+    r->at = end;
     *y = r->p->ops[r->at - 1].out;
     if (*y < 0 || width_of(r, *y) != heads * dim) return false;
     p->u.a.ml = cu_tape_words(r, heads * CU_CLUSTER_BLOCKS * 2);
@@ -292,10 +313,10 @@ static bool read_row(reader *r, cb_val v)
 {
     int n = width_of(r, v);
     cu_tape_phase *p = cu_tape_new_phase(r, CU_TAPE_ROW, n);
-    if (!p || !cu_tape_fits(n, CU_TAPE_ROUNDS) || !source(r, p, v) || !read_planes(r, p, v)) return false;
+    if (!p || !cu_tape_fits(n, CU_TAPE_ROUNDS) || !source(r, p, v) || !cu_tape_read_planes(r, p, v)) return false;
     if (!is(r, 0, CB_LINEAR)) return false;
     p->adds = 1;
-    if (!read_products(r, p)) return false;
+    if (!cu_tape_read_products(r, p)) return false;
     r->told[r->x] = p->u.m.matrix[0].to = cu_tape_words(r, width_of(r, r->x));
     return true;
 }
@@ -320,23 +341,30 @@ static void back_to(reader *r, mark m)
 static bool read_half(reader *r)
 {
     cb_val y;
-    if (!read_norm(r)) return false;
-    cu_tape_phase *p = &r->phase[r->n - 1];
+    cu_tape_phase *p = cu_tape_read_norm(r);
     int from = r->at;
-    if (!read_products(r, p)) return false;
+    if (!p || !cu_tape_read_products(r, p)) return false;
     if (is(r, 0, CB_GLU) && is(r, 2, CB_ROUTE)) return cu_tape_read_experts(r, p, from);
     if (is(r, 0, CB_GLU)) {
         y = op(r)->out;
         return read_units(r, p, from) && read_row(r, y);
     }
-    cu_tape_place_outputs(r, p, from);
-    return (is(r, 0, CB_CONV) ? read_delta(r, &y) : read_attention(r, from, &y)) && read_row(r, y);
+    if (!is(r, 0, CB_CONV)) return cu_tape_read_attention(r, p, from, &y) && read_row(r, y);
+    cu_tape_place_outputs(r, p, from, r->at);
+    return read_delta(r, &y) && read_row(r, y);
 }
-static bool read_layer_half(reader *r)
+
+/* Half a layer, or one whose outputs are normed: all are of one kind. */
+static bool read_part(reader *r)
 {
     mark before = here(r);
-    if (read_half(r)) return true;
+    if (!r->normed && read_half(r)) return true;
     back_to(r, before);
+    bool first = !r->n;
+    r->normed |= first;
+    if (r->normed && cu_tape_read_normed(r)) return true;
+    back_to(r, before);
+    r->normed &= !first;
     return false;
 }
 
@@ -363,12 +391,14 @@ static bool read_layers(reader *r, int first)
     r->words = r->n = r->n_maps = 0;
     r->format = -1;
     for (int i = 0; i < r->p->n_values; i++) r->told[i] = -1;
-    while (r->n + 6 <= (int)CU_TAPE_PHASES && read_layer_half(r)) {}
+    r->normed = false;
+    r->added.n = 0;
+    while (r->n + 8 <= (int)CU_TAPE_PHASES && read_part(r)) {}
     for (int i = 0; i < r->n; i++) kinds |= 1 << r->phase[i].kind;
     r->has_experts = kinds >> CU_TAPE_DOWN & 1;
     if (!(kinds >> CU_TAPE_ATTN & 1)) return false;
     cu_tape_phase *p = cu_tape_new_phase(r, CU_TAPE_NORM, width_of(r, r->x)); /* writes the residual stream */
-    if (!p || !source(r, p, r->x)) return false;
+    if (!p || !stream_source(r, p)) return false;
     p->n_groups = 1;
     if (r->d) p->out = cu_value(r->d, r->x);
     return is_closed(r);
@@ -441,53 +471,62 @@ enum { BEHIND = 1024, BEHIND_RING = 4096, LEAST_RING = 48 << 10 }; /* loads run 
 
 static int row_room(int n) { return CU_FEW_ROOM(n < 8 * CU_TAPE_WORKERS ? n : 8 * CU_TAPE_WORKERS) * 128; }
 
-/* Segments a warp takes of a tile, so that n tiles of a block are done soonest. */
-static int segments_for(int n)
+/* What phases want of shared memory, bytes. */
+typedef struct needs {
+    int row, planes, plain, behind; /* behind: planes of rows with plain products */
+    int heads, tiles, rest_tiles, tile_bytes; /* rest_tiles: of rows that may have a remainder */
+} needs;
+
+static int most(int a, int b) { return a > b ? a : b; }
+
+static bool find_needs(reader *r, const cu_tape_model *t, needs *n)
 {
-    int best = 0, per = 1;
-    for (int k = 1; k <= 4; k *= 2) {
-        int streams = CU_TAPE_WARPS * k / CU_SEGMENTS, time = (n + streams - 1) / streams * k * cu_stream_time(k);
-        if (!best || time < best) best = time, per = k;
+    *n = (needs){.row = 4096, .tiles = 1, .rest_tiles = 1};
+    for (int i = 0; i < r->n; i++) {
+        cu_tape_phase *p = &r->phase[i];
+        int parts = p->kind == CU_TAPE_ATTN ? p->u.a.a.kv.dim / 64 : 0;
+        if (parts) n->tile_bytes = most(n->tile_bytes, CU_STEP_HALF(parts)), n->heads = most(n->heads, CU_STEP_FIXED(parts));
+        if (parts || p->kind == CU_TAPE_DELTA) continue;
+        int tiles = (p->tiles + (int)t->blocks - 1) / (int)t->blocks * p->pieces, bytes = 2 * p->n + 8 * p->n_groups;
+        if (tiles > CU_TAPE_TILES) return false;
+        p->tile_bytes = (16 * (p->row_bytes + 2 * p->scale_bytes) + CU_TAPE_ALIGNED - 1) & ~(CU_TAPE_ALIGNED - 1);
+        n->tiles = most(n->tiles, tiles);
+        if (p->share >= 0) n->rest_tiles = most(n->rest_tiles, tiles);
+        n->row = most(n->row, row_room(p->n));
+        n->planes = most(n->planes, bytes);
+        if (p->u.m.n_plain) n->behind = most(n->behind, bytes), n->plain = 2 * (2 * p->n + p->n / 8);
+        n->tile_bytes = most(n->tile_bytes, p->tile_bytes);
     }
-    return per;
+    return true;
 }
 
 /* Places in shared memory; false when they do not fit. */
 static bool lay_out(reader *r, cu_tape_model *t)
 {
     cu_tape *a = &t->a;
-    int most = 0, planes = 0, plain = 0, behind = 0, tiles = 1, tile_bytes = 0, used = (CU_TAPE_LIST + CU_TAPE_WINDOW * (int)sizeof(cu_tape_phase) + 127) & ~127, row = 4096;
-    for (int i = 0; i < r->n; i++) {
-        cu_tape_phase *p = &r->phase[i];
-        int parts = p->kind == CU_TAPE_ATTN ? p->u.a.a.kv.dim / 64 : 0;
-        if (parts && CU_STEP_HALF(parts) > tile_bytes) tile_bytes = CU_STEP_HALF(parts);
-        if (parts && CU_STEP_FIXED(parts) > row) row = CU_STEP_FIXED(parts);
-        if (parts || p->kind == CU_TAPE_DELTA) continue;
-        int n = (p->tiles + (int)t->blocks - 1) / (int)t->blocks * p->pieces, bytes = 2 * p->n + 8 * p->n_groups;
-        if (n > CU_TAPE_TILES) return false;
-        p->per = segments_for(n);
-        p->tile_bytes = (16 * (p->row_bytes + 2 * p->scale_bytes) + CU_TAPE_ALIGNED - 1) & ~(CU_TAPE_ALIGNED - 1);
-        if (n > tiles) tiles = n;
-        if (p->n > most) most = p->n;
-        if (bytes > planes) planes = bytes;
-        if (p->u.m.n_plain && bytes > behind) behind = bytes;
-        if (p->u.m.n_plain) plain = 2 * (2 * p->n + p->n / 8);
-        if (p->tile_bytes > tile_bytes) tile_bytes = p->tile_bytes;
-    }
+    needs n;
+    int used = (CU_TAPE_LIST + CU_TAPE_WINDOW * (int)sizeof(cu_tape_phase) + 127) & ~127;
+    if (!find_needs(r, t, &n)) return false;
     a->x = take(&used, row_room(a->width));
-    a->row = take(&used, row_room(most) > row ? row_room(most) : row);
-    behind = plain ? (behind + BEHIND + 127) & ~127 : 0; /* the widest rows have no plain products: those of others stand where theirs end */
-    a->planes = take(&used, behind + plain > planes + BEHIND ? behind + plain : planes + BEHIND);
-    a->rests = take(&used, planes + BEHIND);
+    a->row = take(&used, r->normed ? n.row : most(n.row, n.heads));
+    int behind = n.plain ? (n.behind + BEHIND + 127) & ~127 : 0; /* the widest rows have no plain products: those of others stand where theirs end */
+    int planes = most(behind + n.plain, n.planes + BEHIND), rests = n.planes + BEHIND;
+    if (r->normed) { /* while there are no planes: a second row, and behind it two vectors; heads in place of both */
+        planes = most(planes, row_room(a->width));
+        rests = most(most(rests, 2 * 4 * a->width), n.heads - planes);
+    }
+    a->planes = take(&used, planes);
+    a->rests = take(&used, rests);
+    a->heads = r->normed ? a->planes : a->row;
     a->chosen = take(&used, 8 * CU_TAPE_CHOSEN);
     a->plain = a->planes + behind;
-    a->half_sums = tiles * CU_SEGMENTS * 64;
-    a->sums = take(&used, 2 * a->half_sums);
+    a->half_sums = n.tiles * CU_SEGMENTS * 64;
+    a->sums = take(&used, a->half_sums + n.rest_tiles * CU_SEGMENTS * 64);
     used = (used + CU_TAPE_ALIGNED - 1) & ~(CU_TAPE_ALIGNED - 1);
     a->ring = used;
     a->ring_bytes = (r->d->max_shared - used - BEHIND_RING) & ~(CU_TAPE_ALIGNED - 1);
     t->shared = (unsigned)(used + a->ring_bytes + BEHIND_RING);
-    return a->ring_bytes >= LEAST_RING && a->ring_bytes >= 2 * tile_bytes;
+    return a->ring_bytes >= LEAST_RING && a->ring_bytes >= n.tile_bytes + CU_TAPE_ALIGNED; /* one tile after the other is enough */
 }
 
 /* *made: is there room for it? */
@@ -496,7 +535,7 @@ static int make_launch(cb_dev *d, cu_tape_model *m, reader *r, CUdeviceptr at, b
     CUdeviceptr phases = r->maps + map_bytes(r);
     m->first = r->first, m->n = r->at - r->first;
     m->blocks = blocks_of(r);
-    m->kernel = (cu_kernel)(CU_K_TAPE + r->format);
+    m->kernel = r->normed ? CU_K_TAPE_NORMED : (cu_kernel)(CU_K_TAPE + r->format);
     m->words = at, m->bytes = word_bytes(r);
     m->a = (cu_tape){.step = d->step, .phases = (const cu_tape_phase *)(uintptr_t)phases, .told = (float *)(uintptr_t)at, .words = r->words, .n_phases = r->n,
                      .width = width_of(r, r->x)};

@@ -42,20 +42,19 @@ __device__ __forceinline__ void bring_tile(const cu_tape_phase &p, const cu_tape
     bulk_copy_once(to + codes + scales, m.biases + (size_t)row * p.scale_bytes, scales, bar);
 }
 
-__device__ __forceinline__ void bring(const cu_tape &a, const window &tape, uint32_t sm, int slot, int pos, bool fresh, const float *told, uint2 *chosen)
+template <bool NORMED> __device__ __forceinline__ void bring(const cu_tape &a, const window &tape, uint32_t sm, int slot, int pos, bool fresh, const float *told, uint2 *chosen)
 {
     int lane = threadIdx.x & 31;
     ring r(a, sm);
     key_blocks blocks(a.step, slot);
-    choice experts = {chosen};
+    choice<NORMED ? CU_TAPE_EXPERTS_FEW : CU_TAPE_EXPERTS_MOST> experts = {chosen};
 #pragma unroll 1
     for (int i = 0; i < a.n_phases; i++, tape.leave(i - 1)) {
         const cu_tape_phase &p = tape.get(i);
         if (fresh && lane < p.n_matrices) acquire_map(p.u.m.matrix[lane].map);
         if (p.kind == CU_TAPE_DELTA) continue;
         if (p.kind == CU_TAPE_ATTN) {
-            if (p.u.a.a.kv.dim == 128) bring_keys<2>(p, r, blocks, pos, tape.base + CU_TAPE_FROM);
-            else bring_keys<4>(p, r, blocks, pos, tape.base + CU_TAPE_FROM);
+            bring_keys(p, p.u.a.a.kv.dim / 64, r, blocks, pos, tape.base + CU_TAPE_FROM);
             continue;
         }
         range mine(p.tiles);
@@ -72,7 +71,7 @@ __device__ __forceinline__ void bring(const cu_tape &a, const window &tape, uint
             }
             __syncwarp();
         }
-        if (p.kind == CU_TAPE_EXPERTS) experts.weigh(p);
+        if (p.kind == CU_TAPE_EXPERTS) experts.template weigh<NORMED>(p);
     }
 }
 
@@ -81,15 +80,17 @@ __device__ __forceinline__ void bring(const cu_tape &a, const window &tape, uint
 /* Lines of n bytes at p, which a block shares with all others or has for itself, into the L2 cache. */
 __device__ __forceinline__ void fetch_shared(const void *p, int n)
 {
+#pragma unroll 1
     for (int i = 128 * (32 * blockIdx.x + threadIdx.x % 32); p && i < n; i += 128 * 32 * gridDim.x) prefetch((const uint8_t *)p + i);
 }
 __device__ __forceinline__ void fetch_own(const void *p, int n)
 {
+#pragma unroll 1
     for (int i = 128 * (threadIdx.x % 32); i < n; i += 128 * 32) prefetch((const uint8_t *)p + i);
 }
 
 /* What a phase reads of memory, but for what comes through the ring. */
-__device__ __forceinline__ void fetch_ahead(const cu_tape_phase &p, int slot, int pos)
+template <bool NORMED> __device__ __forceinline__ void fetch_ahead(const cu_tape_phase &p, int slot, int pos)
 {
     if (p.kind == CU_TAPE_DELTA) {
         const cu_delta_step &d = p.u.d.a;
@@ -99,8 +100,19 @@ __device__ __forceinline__ void fetch_ahead(const cu_tape_phase &p, int slot, in
         for (int h = blockIdx.x; h < d.v_heads; h += gridDim.x) fetch_own(d.state + (size_t)slot * d.state_floats + (size_t)h * d.dv * d.dk, 4 * d.dv * d.dk);
         return;
     }
-    if (p.kind == CU_TAPE_ATTN) return;
+    if (p.kind == CU_TAPE_ATTN) {
+        const cu_attn_step &s = p.u.a.a;
+        fetch_shared(s.q_norm.w, 4 * s.kv.dim);
+        fetch_shared(s.k_norm.w, 4 * s.kv.dim);
+        return;
+    }
     fetch_shared(p.norm_w, 4 * p.n);
+    if (NORMED) {
+        const cu_tape_added &d = p.u.m.added;
+        for (int i = 0; i < d.n; i++) fetch_shared(d.w[i], 4 * p.n);
+        fetch_shared(d.both_w, 4 * p.n);
+        fetch_shared(p.u.m.plain_w, 4 * p.n);
+    }
     fetch_shared(p.signs, 4 * p.n);
     for (int i = 0; i < p.n_matrices; i++)
         if (threadIdx.x % 32 == i) prefetch_map(p.u.m.matrix[i].map);
@@ -115,7 +127,7 @@ __device__ __forceinline__ void clear_words(const cu_tape &a, int set)
     for (int i = blockIdx.x * 32 + threadIdx.x % 32; i < a.words / 4; i += 32 * gridDim.x) w[i] = make_float4(none, none, none, none);
 }
 
-__device__ __forceinline__ void bring_tape(const cu_tape &a, const window &tape, int slot, int pos, int set)
+template <bool NORMED> __device__ __forceinline__ void bring_tape(const cu_tape &a, const window &tape, int slot, int pos, int set)
 {
     enum { AHEAD = 2 }; /* phases that are under way when one is looked into */
 #pragma unroll 1
@@ -128,7 +140,7 @@ __device__ __forceinline__ void bring_tape(const cu_tape &a, const window &tape,
             if (i >= CU_TAPE_WINDOW) barrier_wait(tape.left(i), i / CU_TAPE_WINDOW - 1 & 1);
             if (threadIdx.x % 32 == 0) tape.bring(a.phases, i);
         }
-        if (i >= AHEAD) fetch_ahead(tape.get(i - AHEAD), slot, pos);
+        if (i >= AHEAD) fetch_ahead<NORMED>(tape.get(i - AHEAD), slot, pos);
     }
 }
 
@@ -136,23 +148,27 @@ __device__ __forceinline__ void bring_tape(const cu_tape &a, const window &tape,
 
 /* ---- products ---- */
 
+typedef format<CU_FMT_AFFINE, 8, 64, CU_S_BF16> dense_format; /* of matrices beside the others (k_tape_normed) */
+
 /* Sums of a phase's tiles: [tile][segment][16]; those of a remainder behind all of them. Where results of experts are made there are as many rows, `ranks`, side
  * by side, and tile t is multiplied with row t % ranks; the last one may have a remainder. */
-template <class F, int SEGS> __device__ __forceinline__ void multiply(const cu_tape &a, const worker &me, const cu_tape_phase &p, int tiles)
+template <class F> __device__ __forceinline__ void multiply(const cu_tape &a, const worker &me, const cu_tape_phase &p, int tiles)
 {
-    enum { SUBS = CU_SEGMENTS / SEGS, STREAMS = CU_TAPE_WARPS / SUBS };
+    enum { SEGS = F::PACK == 1 ? 1 : 4, SUBS = CU_SEGMENTS / SEGS, STREAMS = CU_TAPE_WARPS / SUBS }; /* a warp has so many segments of a tile */
     bool results = p.kind == CU_TAPE_DOWN;
-    int warp = threadIdx.x / 32, G = p.n_groups, groups = results ? p.u.m.route.groups : G, ranks = results ? p.pieces : 1, l0 = warp % SUBS * SEGS, at = 0;
+    int warp = threadIdx.x / 32;
+    forget(warp);
+    int G = p.n_groups, groups = results ? p.u.m.route.groups : G, ranks = results ? p.pieces : 1, l0 = warp % SUBS * SEGS, at = 0;
     cu_cut cut = {0, p.row_bytes, p.scale_bytes, 0};
     columns_view k = {me.sm + a.planes, me.sm + CU_TAPE_ZEROS, me.sm + a.planes + G * F::X_BYTES, 1, 0};
-    int further = a.rests - a.planes;
+    int further = a.rests - a.planes, has_rest = me.rests() & 1;
     chains<F, 1, SEGS, true> all;
     all.begin(k, cut, groups, l0);
 #pragma unroll 1
     for (int t = warp / SUBS; t < tiles; t += STREAMS) {
         uint32_t seq = me.next + t, slot = seq % CU_TAPE_SLOTS, sums = me.sm + a.sums + t * CU_SEGMENTS * 64;
         int rank = results ? (unsigned)t % (unsigned)ranks : 0;
-        bool rest = rank == ranks - 1 && me.rests & 1;
+        bool rest = rank == ranks - 1 && has_rest;
         if (results) all.other_column(rank - at, groups * F::X_BYTES, 4 * groups);
         at = rank;
         barrier_wait(full(me.sm, slot), seq / CU_TAPE_SLOTS & 1);
@@ -183,11 +199,11 @@ __device__ __forceinline__ float sum_of(const cu_tape &a, const worker &me, int 
 __device__ __forceinline__ float sum_after(const cu_tape &a, const worker &me, int t, int row, float before)
 {
     float y = before + sum_of(a, me, t, row, 0); /* -0 plus x is x */
-    if (__builtin_expect(me.rests & 1, 0)) y = y + sum_of(a, me, t, row, 1);
+    if (__builtin_expect(me.rests() & 1, 0)) y = y + sum_of(a, me, t, row, 1);
     return y;
 }
 
-__device__ __forceinline__ void give_outputs(const cu_tape &a, const worker &me, const cu_tape_phase &p, const range &mine)
+template <bool NORMED> __device__ __forceinline__ void give_outputs(const cu_tape &a, const worker &me, const cu_tape_phase &p, const range &mine)
 {
     int row = threadIdx.x & 15;
 #pragma unroll 1
@@ -195,7 +211,7 @@ __device__ __forceinline__ void give_outputs(const cu_tape &a, const worker &me,
         int t = mine.first + k;
         if (p.units) {
             float gate = sum_after(a, me, 2 * k, row, -0.0f), up = sum_after(a, me, 2 * k + 1, row, -0.0f);
-            tell(me.told + p.u.m.matrix[0].to + 16 * t + row, cb_siluf(gate) * up);
+            tell(me.told + p.u.m.matrix[0].to + 16 * t + row, (NORMED ? cb_gelu_tanhf(gate) : cb_siluf(gate)) * up);
             continue;
         }
         const cu_tape_matrix &m = matrix_of(p, t);
@@ -276,7 +292,7 @@ __device__ __forceinline__ void plain_products(const cu_tape &a, const worker &m
 #pragma unroll 1
     for (; w.n < n; w.fetch(p, w.n + gridDim.x)) {
         float y = plain_product(p, w, me.sm + a.plain, me.sm + a.sums);
-        if (__builtin_expect(me.rests & 2, 0)) {
+        if (__builtin_expect(me.rests() & 2, 0)) {
             meet();
             y = y + plain_product(p, w, me.sm + a.plain + bytes, me.sm + a.sums);
         }
@@ -288,20 +304,20 @@ __device__ __forceinline__ void plain_products(const cu_tape &a, const worker &m
     }
 }
 
-/* ---- a phase ---- */
-
-template <class F> __device__ __forceinline__ void products(const cu_tape &a, worker &me, const cu_tape_phase &p)
+template <class F, bool NORMED> __device__ __forceinline__ void products(const cu_tape &a, worker &me, const cu_tape_phase &p)
 {
     range mine(p.tiles);
     int tiles = mine.n * p.pieces;
-    if (p.per == 1) multiply<F, 1>(a, me, p, tiles);
-    else if (p.per == 2) multiply<F, 2>(a, me, p, tiles);
-    else multiply<F, 4>(a, me, p, tiles);
+    if (NORMED && p.u.m.bytes) multiply<dense_format>(a, me, p, tiles);
+    else multiply<F>(a, me, p, tiles);
     me.next += tiles;
     meet();
-    if (p.kind == CU_TAPE_DOWN) give_results(a, me, p, mine);
-    else give_outputs(a, me, p, mine);
+    if (p.kind != CU_TAPE_DOWN) give_outputs<NORMED>(a, me, p, mine);
+    else if (NORMED) give_sums(a, me, p, mine);
+    else give_results(a, me, p, mine);
 }
+
+/* ---- a phase ---- */
 
 /* The row of a phase as planes. Returns false where nothing is multiplied. */
 template <class F> __device__ __forceinline__ bool norm_phase(const cu_tape &a, worker &me, const cu_tape_phase &p)
@@ -332,9 +348,9 @@ template <class F> __device__ __forceinline__ bool norm_phase(const cu_tape &a, 
     each<8>([&](int i) { v[0][i] = (v[0][i] * inv) * w[i]; });
     if (p.u.m.n_plain) quant_plain(a, p, v[0], me.sm);
     rotate(p, me.shared + a.row / 4, v, signs);
-    me.rests = quant<F>(a, p, me.shared, v, me.sm);
+    me.have_rests(quant<F>(a, p, v, me.sm));
     if (p.u.m.n_plain) {
-        me.rests |= plain_rests(a, p, me.shared, inv, me.sm);
+        me.have_rests(me.rests() | plain_rests(a, p, me.sm, [&](float(&u)[8]) { norm_again(x, inv, p.norm_w, u); }));
         if (p.u.m.affine) affine_products(a, me, p, plain);
         else plain_products(a, me, p, plain);
     }
@@ -348,7 +364,7 @@ template <class F, int R> __device__ __forceinline__ void row_phase(const cu_tap
     fetch_signs(p, signs);
     hear_row(p, me.told, v);
     rotate(p, me.shared + a.row / 4, v, signs);
-    me.rests = quant<F>(a, p, me.shared, v, me.sm);
+    me.have_rests(quant<F>(a, p, v, me.sm));
 }
 
 /* A value head (delta_step.cu). */
@@ -359,7 +375,7 @@ template <int PER> __device__ __forceinline__ void delta_head(const cu_tape &a, 
     shared &sm = *(shared *)(me.shared + a.row / 4);
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, second = warp & 1, t = threadIdx.x;
     bool knows = warp >= CU_TAPE_WARPS - 2, steps = ROWS * warp < d.dv, in = t < 2 * (dk + d.dv);
-    head_of h = {0, number * d.k_heads / d.v_heads, number, me.slot, me.pos, d.a_log[number], d.dt_bias[number]};
+    head_of h = {0, number * d.k_heads / d.v_heads, number, me.slot(), me.pos(), d.a_log[number], d.dt_bias[number]};
     if (t < d.dv) sm.norm_w[t] = d.norm_w[t];
     channel c = channel_of<PER>(d, h, me.told + p.u.d.x, me.told + p.u.d.z, in);
     rows<PER> state;
@@ -401,8 +417,8 @@ template <class F> __device__ __forceinline__ void work(const cu_tape &a, const 
     for (int i = 0; i < a.n_phases; i++, tape.leave(i - 1)) {
         const cu_tape_phase &p = tape.get(i);
         if (p.kind == CU_TAPE_ATTN) {
-            if (p.u.a.a.kv.dim == 128) attn_phase<2>(me, p);
-            else attn_phase<4>(me, p);
+            if (p.u.a.a.kv.dim == 128) attn_phase<2, true>(me, p);
+            else attn_phase<4, true>(me, p);
             continue;
         }
         if (p.kind == CU_TAPE_DELTA) {
@@ -416,17 +432,19 @@ template <class F> __device__ __forceinline__ void work(const cu_tape &a, const 
         }
         if (p.kind == CU_TAPE_DOWN) units_phase<F>(a, me, p);
         else if (p.kind == CU_TAPE_EXPERTS) {
-            me.rests = 0; /* the planes at hand */
-            meet();       /* sums are read */
+            meet();            /* sums are read */
+            me.have_rests(0);  /* the planes at hand */
         } else if (p.kind == CU_TAPE_NORM) {
             if (!norm_phase<F>(a, me, p)) continue;
         } else if (p.n <= 8 * CU_TAPE_WORKERS) row_phase<F, 1>(a, me, p);
         else row_phase<F, CU_TAPE_ROUNDS>(a, me, p);
-        products<F>(a, me, p);
+        products<F, false>(a, me, p);
     }
 }
 
-template <class F> __device__ __forceinline__ void run(const cu_tape &a, unsigned char *base)
+#include "cuda/tape_normed.cuh"
+
+template <class F, bool NORMED> __device__ __forceinline__ void run(const cu_tape &a, unsigned char *base)
 {
     uint32_t sm = address(base);
     pdl_trigger();
@@ -441,29 +459,33 @@ template <class F> __device__ __forceinline__ void run(const cu_tape &a, unsigne
         barrier_init(tape.left(threadIdx.x), window::LEAVE);
     }
     if (threadIdx.x < 64) ((uint32_t *)(base + CU_TAPE_ZEROS))[threadIdx.x] = 0;
+    if (threadIdx.x < 2) ((int *)(base + CU_TAPE_SESSION))[threadIdx.x] = threadIdx.x ? pos : slot;
     for (int i = a.width + threadIdx.x; i < (a.width + 511) / 512 * 512; i += CU_TAPE_THREADS) ((float *)base)[a.x / 4 + place(i)] = 0; /* behind the row */
     __syncthreads();
     int warp = threadIdx.x / 32;
-    if (warp == CU_TAPE_WARPS) bring(a, tape, sm, slot, pos, turn & CU_TAPE_FRESH, a.told + (size_t)set * a.words, (uint2 *)(base + a.chosen));
-    else if (warp == CU_TAPE_WARPS + 1) bring_tape(a, tape, slot, pos, set);
+    if (warp == CU_TAPE_WARPS) bring<NORMED>(a, tape, sm, slot, pos, turn & CU_TAPE_FRESH, a.told + (size_t)set * a.words, (uint2 *)(base + a.chosen));
+    else if (warp == CU_TAPE_WARPS + 1) bring_tape<NORMED>(a, tape, slot, pos, set);
     else if (warp < CU_TAPE_WARPS) {
-        worker me = {a, sm, (float *)base, a.told + (size_t)set * a.words, slot, pos, 0, 0};
+        worker me = {a, sm, (float *)base, a.told + (size_t)set * a.words, 0};
         pdl_wait();
-        work<F>(a, tape, me);
+        if constexpr (NORMED) work_normed<F>(a, tape, me);
+        else work<F>(a, tape, me);
     }
 }
 #endif
 
-#define KERNEL(name, fmt, bits, group, scale)                                                                                       \
+#define KERNEL(name, fmt, bits, group, scale) TAPE(name, false, (format<fmt, bits, group, scale>))
+#define TAPE(name, normed, F)                                                                                                       \
     extern "C" __global__ void __launch_bounds__(CU_TAPE_THREADS, 1) k_tape_##name(const __grid_constant__ cu_tape a)               \
     {                                                                                                                               \
         extern __shared__ __align__(1024) uint8_t room[];                                                                      \
-        RUN((format<fmt, bits, group, scale>))                                                                                      \
+        RUN(normed, F)                                                                                                              \
     }
 #if __CUDA_ARCH__ >= 900
-#define RUN(F) run<UNPACK F>(a, room);
+#define RUN(normed, F) run<UNPACK F, normed>(a, room);
 #define UNPACK(...) __VA_ARGS__
 #else
-#define RUN(F)
+#define RUN(normed, F)
 #endif
 CU_TAPE_FORMATS(KERNEL)
+TAPE(normed, true, (format<CU_FMT_AFFINE, 4, 64, CU_S_BF16>))

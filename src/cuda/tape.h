@@ -1,6 +1,6 @@
 /* tape.h: all layers of a step of one row as one launch whose thread blocks, one on each multiprocessor, stay from product to product (tape.cu), while the
  * context is not too long. Recognised in the recorded plan: rows, rotated or not, as planes; products of one format that are told, added to the residual
- * stream, or made gated units of; gated delta nets; attention; experts beside a shared one. */
+ * stream, or made gated units of; gated delta nets; attention; experts beside a shared one. Or layers of Gemma 4 with experts (tape_normed.c). */
 #ifndef CB_CUDA_TAPE_H
 #define CB_CUDA_TAPE_H
 #include "cuda/cuda.h"

@@ -35,10 +35,10 @@ struct key_blocks {
     }
 };
 
-template <int PARTS> __device__ __forceinline__ void bring_keys(const cu_tape_phase &p, ring &r, key_blocks &blocks, int pos, unsigned char *place_of)
+/* parts: of a head. */
+__device__ __forceinline__ void bring_keys(const cu_tape_phase &p, int parts, ring &r, key_blocks &blocks, int pos, unsigned char *place_of)
 {
-    enum { BYTES = 2 * CU_BLOCK * 64 * PARTS, SCALES = (PARTS + 1) * CU_BLOCK * 4 };
-    static_assert(BYTES % 128 == 0 && CU_STEP_HALF(PARTS) % 128 == 0 && (int)BYTES + (int)SCALES == (int)CU_STEP_HALF(PARTS), "tiles");
+    int bytes = 2 * CU_BLOCK * 64 * parts, scales = (parts + 1) * CU_BLOCK * 4; /* CU_STEP_HALF() */
     const cu_kv &kv = p.u.a.a.kv;
     seen see(kv, pos);
 #pragma unroll 1
@@ -48,13 +48,13 @@ template <int PARTS> __device__ __forceinline__ void bring_keys(const cu_tape_ph
 #pragma unroll 1
         for (int values = 0; values < 2; values++) {
             int one;
-            uint32_t to = r.take(values ? BYTES : (BYTES + SCALES + CU_TAPE_ALIGNED - 1) / CU_TAPE_ALIGNED * CU_TAPE_ALIGNED, 1, one), bar = full(r.sm, r.slot);
+            uint32_t to = r.take(values ? bytes : (bytes + scales + CU_TAPE_ALIGNED - 1) / CU_TAPE_ALIGNED * CU_TAPE_ALIGNED, 1, one), bar = full(r.sm, r.slot);
             __syncwarp();
             if (threadIdx.x % 32) continue;
             if (!values) *(const uint8_t **)(place_of + 8 * r.slot) = from;
-            barrier_expect(bar, values ? BYTES : BYTES + SCALES);
-            bulk_copy(to, from + values * BYTES, BYTES, bar);
-            if (!values) bulk_copy(to + BYTES, from + 2 * BYTES, SCALES, bar);
+            barrier_expect(bar, values ? bytes : bytes + scales);
+            bulk_copy(to, from + values * bytes, bytes, bar);
+            if (!values) bulk_copy(to + bytes, from + 2 * bytes, scales, bar);
         }
     }
 }
@@ -74,8 +74,8 @@ template <int N> __device__ __forceinline__ void hear_lanes(const float *p, floa
     __syncwarp();
 }
 
-/* Number `warp` of an item: a query, or behind them the key, the value. All loads are under way together. */
-template <int PARTS> __device__ __forceinline__ void prepare(const worker &me, const cu_tape_phase &p, int head, int t, attn::shared<PARTS> &sm)
+/* Number `warp` of an item: a query, or behind them the key, the value. All loads are under way together. NEAR: what is turned are 32 pairs 32 dims apart. */
+template <int PARTS, bool NEAR, class S> __device__ __forceinline__ void prepare(const worker &me, const cu_tape_phase &p, int head, int t, S &sm)
 {
     enum { N = 2 * PARTS };
     const cu_attn_step &a = p.u.a.a;
@@ -87,8 +87,10 @@ template <int PARTS> __device__ __forceinline__ void prepare(const worker &me, c
     h.kind = warp < a.per ? attn::QUERY : warp > a.per ? attn::VALUE : attn::KEY;
     int from = h.kind == attn::QUERY ? p.u.a.q + (head * a.per + warp) * a.q_head : (h.kind == attn::KEY ? p.u.a.k : p.u.a.v) + head * 64 * PARTS;
     h.turns = h.kind == attn::QUERY ? a.q_rope : h.kind == attn::KEY && a.k_rope;
-    h.cs[0] = h.turns ? a.turn[lane] : 0;
-    h.sn[0] = h.turns ? a.turn[32 + lane] : 0;
+    if (NEAR) {
+        h.cs[0] = h.turns ? a.turn[lane] : 0;
+        h.sn[0] = h.turns ? a.turn[32 + lane] : 0;
+    } else attn::load_turns(a, h.turns ? a.turn + lane : NULL, h.cs, h.sn, true);
     const float *weight = attn::norm_of(a, h.kind);
     each<N>([&](int j) { w[j] = weight ? weight[lane + 32 * j] : 1; }); /* times 1 changes nothing */
     hear_lanes(me.told + from + lane, h.v);
@@ -97,7 +99,7 @@ template <int PARTS> __device__ __forceinline__ void prepare(const worker &me, c
         barrier_wait(full(me.sm, me.next % CU_TAPE_SLOTS), me.next / CU_TAPE_SLOTS & 1);
         cached = *(uint8_t **)((unsigned char *)me.shared + CU_TAPE_FROM + 8 * (me.next % CU_TAPE_SLOTS));
     }
-    attn::prepare_head<PARTS, true>(a, h, attn::kind_of(a, h.kind), [&](int j) { return w[j]; }, warp, t, sm, cached, true);
+    attn::prepare_head<PARTS, NEAR>(a, h, attn::kind_of(a, h.kind), [&](int j) { return w[j]; }, warp, t, sm, cached, true);
 }
 
 /* The tile after those before, in this block's memory, when it is there. */
@@ -114,23 +116,26 @@ __device__ __forceinline__ void free_tile(worker &me)
 }
 
 /* A KV head's block of keys, number `block` of those that are seen. Keys are done with before values are waited for: the ring may have no room for both. */
-template <int PARTS>
+template <int PARTS, bool NEAR>
 __device__ __forceinline__ void attend(worker &me, const cu_tape_phase &p, const seen &see, int head, int block, attn::shared<PARTS> &sm)
 {
-    enum { DIM = 64 * PARTS };
     const cu_attn_step &a = p.u.a.a;
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, t = me.pos % CU_BLOCK, before = (see.b0 + block) * CU_BLOCK, q0 = head * a.per;
+    const int DIM = NEAR ? 64 * PARTS : a.kv.dim;
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, t = me.pos() % CU_BLOCK, before = (see.b0 + block) * CU_BLOCK, q0 = head * a.per;
     forget(warp);
     forget(lane);
     bool newest = block == see.all - 1;
     int own = newest ? t : -1;
-    if (warp < a.per + (newest ? 2 : 0)) prepare<PARTS>(me, p, head, t, sm);
+    if (warp < a.per + (newest ? 2 : 0)) {
+        if (!NEAR && 128 * PARTS == 2 * DIM) prepare<PARTS, NEAR>(me, p, head, t, sm);
+        else prepare<NEAR ? PARTS : PARTS / 2, NEAR>(me, p, head, t, sm);
+    }
     const uint8_t *keys = next_tile(me);
     meet();
-    attn::scores<PARTS>(warp, keys, own, DIM, sm);
+    attn::scores<PARTS, !NEAR>(warp, keys, own, DIM, sm);
     meet();
     if (warp < a.per) {
-        float2 found = attn::weights<PARTS>((const float *)(keys + 2 * CU_BLOCK * DIM), own, see.first - before, me.pos + 1 - before, warp, DIM, sm);
+        float2 found = attn::weights<PARTS, !NEAR>((const float *)(keys + 2 * CU_BLOCK * DIM), own, see.first - before, me.pos() + 1 - before, warp, DIM, sm);
         float *to = me.told + p.u.a.ml + 2 * ((q0 + warp) * CU_CLUSTER_BLOCKS + block);
         if (lane < 2) tell(to + lane, lane ? found.y : found.x);
     }
@@ -145,7 +150,7 @@ __device__ __forceinline__ void attend(worker &me, const cu_tape_phase &p, const
     }
     int i = lane / 4;
     float *to = me.told + p.u.a.o + ((q0 + (i < a.per ? i : 0)) * CU_CLUSTER_BLOCKS + block) * DIM;
-    attn::values<PARTS>(warp, values, DIM, sm, [&](int, int d, float2 o) {
+    attn::values<PARTS, !NEAR>(warp, values, DIM, sm, [&](int, int d, float2 o) {
         if (i < a.per) tell2(to + d, o.x, o.y);
     });
     meet(); /* before what is prepared for the next one stands there */
@@ -153,10 +158,11 @@ __device__ __forceinline__ void attend(worker &me, const cu_tape_phase &p, const
 }
 
 /* A query head's results of all blocks of keys, in order; a thread has a dim. factor: room for all blocks' and a float for each thread. */
-template <int PARTS> __device__ __forceinline__ void join(const worker &me, const cu_tape_phase &p, int all, int head, float4 *factor)
+template <int PARTS, bool NEAR> __device__ __forceinline__ void join(const worker &me, const cu_tape_phase &p, int all, int head, float4 *factor)
 {
-    enum { DIM = 64 * PARTS, AT_ONCE = 8 };
+    enum { AT_ONCE = 8 };
     const cu_attn_step &a = p.u.a.a;
+    const int DIM = NEAR ? 64 * PARTS : a.kv.dim;
     int d = threadIdx.x;
     forget(d);
     int warp = d / 32, lane = d % 32;
@@ -197,20 +203,20 @@ template <int PARTS> __device__ __forceinline__ void join(const worker &me, cons
     meet(); /* before another one stands there */
 }
 
-/* What depends on the thread, or the position, is worked out here, not once for all phases: it would stand in registers that others want. */
-template <int PARTS> __device__ __forceinline__ void attn_phase(worker &me, const cu_tape_phase &p)
+/* Heads of 64*PARTS dims, or not NEAR half as many, by the same code but for what prepares them. What depends on the thread, or the position, is worked out here, not once for all phases: it would stand in registers that others want. */
+template <int PARTS, bool NEAR> __device__ __forceinline__ void attn_phase(worker &me, const cu_tape_phase &p)
 {
     typedef attn::shared<PARTS> prepared;
     static_assert(sizeof(prepared) <= CU_STEP_FIXED(PARTS) && (int)attn::shape<PARTS>::WORKERS == (int)CU_TAPE_WARPS, "room");
     const cu_attn_step &a = p.u.a.a;
-    int row = me.a.row;
+    int row = me.a.heads;
     forget(row);
-    forget(me.pos);
-    seen see(a.kv, me.pos);
+    int pos = me.pos();
+    seen see(a.kv, pos);
     unsigned char *at = (unsigned char *)me.shared + row;
 #pragma unroll 1
-    for (int i = blockIdx.x; i < see.items; i += gridDim.x) attend<PARTS>(me, p, see, i / see.all, i % see.all, *(prepared *)at);
+    for (int i = blockIdx.x; i < see.items; i += gridDim.x) attend<PARTS, NEAR>(me, p, see, i / see.all, i % see.all, *(prepared *)at);
 #pragma unroll 1
-    for (int h = gridDim.x - 1 - blockIdx.x; h < a.n_heads; h += gridDim.x) join<PARTS>(me, p, see.all, h, (float4 *)at);
+    for (int h = gridDim.x - 1 - blockIdx.x; h < a.n_heads; h += gridDim.x) join<PARTS, NEAR>(me, p, see.all, h, (float4 *)at);
 }
 #endif

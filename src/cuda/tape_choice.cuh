@@ -5,8 +5,8 @@
 #include "cuda/tape_rows.cuh"
 #include "cuda/route.cuh"
 
-struct choice {
-    enum { PER = CU_TAPE_EXPERTS_MOST / 32 };
+template <int EXPERTS> struct choice {
+    enum { PER = EXPERTS / 32 };
     uint2 *chosen;           /* by rank: the key of the logit, later the factor; the expert. In shared memory */
     float u[PER];
 
@@ -35,8 +35,8 @@ struct choice {
         __syncwarp();
     }
 
-    /* What results are multiplied by, in place of the keys; the phase as above. */
-    __device__ __forceinline__ void weigh(const cu_tape_phase &p)
+    /* What results are multiplied by, in place of the keys; the phase as above. SCALED: and by a factor of the expert. */
+    template <bool SCALED> __device__ __forceinline__ void weigh(const cu_tape_phase &p)
     {
         const cu_tape_route &r = p.u.m.route;
         int lane = threadIdx.x % 32, at = min(lane, r.k - 1);
@@ -50,7 +50,9 @@ struct choice {
         if (r.kind == CB_ROUTE_SOFTMAX_ALL) w = w / all;
         for (int i = 0; i < r.k; i++) sum += __shfl_sync(FULL, w, i);
         __syncwarp();
-        if (lane < r.k) chosen[lane].x = __float_as_uint(w / sum);
+        w = w / sum;
+        if (SCALED && p.u.m.expert_scale) w = w * p.u.m.expert_scale[chosen[at].y];
+        if (lane < r.k) chosen[lane].x = __float_as_uint(w);
         __syncwarp();
     }
 
@@ -64,7 +66,7 @@ struct choice {
     __device__ __forceinline__ const cu_tape_matrix &part_of(const cu_tape_phase &p, int first, int k, int &t) const
     {
         int tile = (unsigned)k / (unsigned)p.pieces, rank = k - tile * p.pieces;
-        bool shared = rank == p.pieces - 1;
+        bool shared = rank == p.u.m.route.k;
         t = first + tile + (shared ? 0 : (int)chosen[rank].y * p.u.m.route.step);
         return p.u.m.matrix[shared];
     }

@@ -38,8 +38,7 @@ static bool is_layer(const cu_tape_reader *r, int from)
     return known && same && is_linked(r, o);
 }
 
-/* A matrix of experts whose rows stand in whole tiles. */
-static bool read_experts_matrix(cu_tape_reader *r, cu_tape_phase *p, const cb_op *o, const cb_op *route)
+bool cu_tape_read_experts_matrix(cu_tape_reader *r, cu_tape_phase *p, const cb_op *o, const cb_op *route)
 {
     const cb_matrix *m = &r->p->weights[o->w[0]].matrix;
     int64_t stored = m->stored_rows ? m->stored_rows : m->rows;
@@ -59,7 +58,7 @@ bool cu_tape_read_experts(cu_tape_reader *r, cu_tape_phase *p, int from)
         return false;
     cu_tape_route route = {.n = o[ROUTE].n[0], .k = k, .kind = o[ROUTE].n[2], .op = from + ROUTE, .width = width, .groups = width / units->group};
     int32_t word = cu_tape_words(r, all);
-    cu_tape_place_outputs(r, p, from);
+    cu_tape_place_outputs(r, p, from, r->at);
     route.logits = r->told[o[ROUTER].out];
     route.gate = r->told[o[SHARED_GATE].out];
     p->units = 1;
@@ -70,7 +69,7 @@ bool cu_tape_read_experts(cu_tape_reader *r, cu_tape_phase *p, int from)
     cu_tape_phase *e = cu_tape_new_phase(r, CU_TAPE_EXPERTS, n);
     if (!e) return false;
     e->n_groups = p->n_groups;
-    if (!read_experts_matrix(r, e, &o[G], &o[ROUTE]) || !read_experts_matrix(r, e, &o[U], &o[ROUTE]) || e->u.m.matrix[0].tiles != e->u.m.matrix[1].tiles) return false;
+    if (!cu_tape_read_experts_matrix(r, e, &o[G], &o[ROUTE]) || !cu_tape_read_experts_matrix(r, e, &o[U], &o[ROUTE]) || e->u.m.matrix[0].tiles != e->u.m.matrix[1].tiles) return false;
     route.tiles = e->u.m.matrix[0].tiles;
     route.step = e->u.m.route.step;
     e->units = 1;
@@ -80,7 +79,9 @@ bool cu_tape_read_experts(cu_tape_reader *r, cu_tape_phase *p, int from)
     e->u.m.route = route;
 
     cu_tape_phase *d = cu_tape_new_phase(r, CU_TAPE_DOWN, width);
-    if (!d || !read_experts_matrix(r, d, &o[DOWN], &o[ROUTE]) || !cu_tape_read_matrix(r, d, &o[SHARED_DOWN])) return false;
+    if (!d) return false;
+    d->n_groups = width / units->group; /* of each */
+    if (!cu_tape_read_experts_matrix(r, d, &o[DOWN], &o[ROUTE]) || !cu_tape_read_matrix(r, d, &o[SHARED_DOWN])) return false;
     if (d->u.m.matrix[0].tiles != d->u.m.matrix[1].tiles || d->u.m.matrix[0].tiles * 16 != r->p->values[r->x].width || route.tiles * 16 != width) return false;
     route.step = d->u.m.route.step;
     d->n = all;

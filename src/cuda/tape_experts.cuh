@@ -37,12 +37,14 @@ __device__ __forceinline__ float affine_product(const cu_tape_phase &p, const pl
     meet();
     float y = 0;
     if (t < 32) {
-        int s = lane & 7;
-        for (int g = s * G / CU_SEGMENTS; g < (s + 1) * G / CU_SEGMENTS; g++) {
-            float4 v = lds_float4(parts + 16 * g);
-            y = cb_fma(v.z, v.w, y);
-            y = cb_fma(v.x, v.y, y);
-        }
+        enum { MOST = ROUND / 64 / CU_SEGMENTS }; /* groups of a segment */
+        int s = lane & 7, g = s * G / CU_SEGMENTS, n = (s + 1) * G / CU_SEGMENTS - g;
+        float4 v[MOST];
+        each<MOST>([&](int i) { v[i] = lds_float4(parts + 16 * (i < n ? g + i : g)); }); /* all are under way together */
+        each<MOST>([&](int i) {
+            float u = cb_fma(v[i].x, v[i].y, cb_fma(v[i].z, v[i].w, y));
+            y = i < n ? u : y;
+        });
         float all = __shfl_sync(FULL, y, 0);
         for (int k = 1; k < CU_SEGMENTS; k++) all = all + __shfl_sync(FULL, y, k);
         y = all;
@@ -63,7 +65,7 @@ __device__ __forceinline__ void affine_products(const cu_tape &a, const worker &
             fetch_affine(p, w, first);
         }
         float y = affine_product(p, w, me.sm + a.plain, parts, t);
-        if (__builtin_expect(me.rests & 2, 0)) {
+        if (__builtin_expect(me.rests() & 2, 0)) {
             meet();
             y = y + affine_product(p, w, me.sm + a.plain + bytes, parts, t);
         }
@@ -80,7 +82,7 @@ __device__ __forceinline__ void affine_products(const cu_tape &a, const worker &
 template <class F> __device__ __forceinline__ uint32_t quant_units(const cu_tape &a, const cu_tape_phase &p, const worker &me, float (&v)[2][8])
 {
     const cu_tape_route &r = p.u.m.route;
-    int e = 8 * threadIdx.x, lane = threadIdx.x & 31, G = p.n_groups, group = r.width / r.groups, lanes = group / 8, shared_at = r.k * r.width;
+    int e = first_value(), lane = threadIdx.x & 31, G = p.n_groups, shared_at = r.k * r.width;
     uint32_t column = me.sm + a.planes, most = 0, most_of_experts = 0;
     float sum = 0, energy;
     bool has_shared = false;
@@ -88,15 +90,15 @@ template <class F> __device__ __forceinline__ uint32_t quant_units(const cu_tape
         int first = ROUND * k + e;
         ints<8> q;
         if (first - 8 * lane >= p.n) return; /* whole warps, as below */
-        uint32_t m = group_of(v[k], lanes, q);
-        put_planes<F>(column, first, group, q);
+        uint32_t m = group_of(v[k], F::VALUES / 8, q);
+        put_planes<F>(column, first, q);
         if (first >= shared_at) {
             has_shared = true;
             most = m;
             each<8>([&](int i) { sum = cb_fma(v[k][i], v[k][i], sum); });
         } else most_of_experts = max(most_of_experts, m);
-        if (first % group) return;
-        uint32_t to = column + G * F::X_BYTES + 4 * (first / group);
+        if (first % F::VALUES) return;
+        uint32_t to = column + G * F::X_BYTES + 4 * ((unsigned)first / F::VALUES);
         sts_float(to, q.dx);
         sts_float(to + 4 * G, q.dx * (float)q.sum);
     });
@@ -125,12 +127,12 @@ template <class F> __device__ __forceinline__ uint32_t quant_units(const cu_tape
         int first = ROUND * k + e;
         ints<8> q;
         if (first - 8 * lane >= p.n || first < shared_at) return;
-        group_of(v[k], lanes, q);
+        group_of(v[k], F::VALUES / 8, q);
         keep_rest(v[k], q);
-        group_of(v[k], lanes, q);
-        put_planes<F>(me.sm + a.rests, first, group, q);
-        if (first % group) return;
-        uint32_t to = me.sm + a.rests + G * F::X_BYTES + 4 * (first / group);
+        group_of(v[k], F::VALUES / 8, q);
+        put_planes<F>(me.sm + a.rests, first, q);
+        if (first % F::VALUES) return;
+        uint32_t to = me.sm + a.rests + G * F::X_BYTES + 4 * ((unsigned)first / F::VALUES);
         sts_float(to, q.dx);
         sts_float(to + 4 * G, q.dx * (float)q.sum);
     });
@@ -147,30 +149,55 @@ template <class F> __device__ __forceinline__ void units_phase(const cu_tape &a,
     hear_row(p, me.told, v);
     if (untold(gate)) gate = hear(at);
     if (threadIdx.x == 0) sts_float(me.sm + CU_TAPE_WORDS + 8, cb_sigmoidf(gate));
-    me.rests = quant_units<F>(a, p, me, v);
+    me.have_rests(quant_units<F>(a, p, me, v));
 }
 
-/* The next residual stream: what the experts gave, each times its factor, by rank; the row before; the shared one times its gate. */
-__device__ __forceinline__ void give_results(const cu_tape &a, const worker &me, const cu_tape_phase &p, const range &mine)
+/* What the experts gave of this block's tiles, 16 outputs of each: result i of tile t stands at the returned place, 64 bytes for each of its pieces. */
+__device__ __forceinline__ uint32_t put_results(const cu_tape &a, const worker &me, const cu_tape_phase &p, int tiles)
 {
-    int row = threadIdx.x & 15, k = p.u.m.route.k, tiles = mine.n * p.pieces;
+    int row = threadIdx.x & 15, k = p.u.m.route.k;
     uint32_t results = me.sm + a.row;
-    float gate = lds_float(me.sm + CU_TAPE_WORDS + 8);
 #pragma unroll 1
     for (int t = threadIdx.x / 16; t < tiles; t += CU_TAPE_WORKERS / 16) {
         float y = sum_of(a, me, t, row, 0);
-        if (__builtin_expect(me.rests & 1, 0) && (unsigned)t % (unsigned)p.pieces == (unsigned)k) y = y + sum_of(a, me, t, row, 1);
+        if (__builtin_expect(me.rests() & 1, 0) && (unsigned)t % (unsigned)p.pieces == (unsigned)k) y = y + sum_of(a, me, t, row, 1);
         sts_float(results + 64 * t + 4 * row, y);
     }
     meet();
+    return results;
+}
+
+/* The sum of results of a tile, each times its factor, by rank. */
+__device__ __forceinline__ float sum_results(uint32_t results, uint32_t factors, int k)
+{
+    float y = 0;
+    for (int i = 0; i < k; i++) y = cb_fma(lds_float(factors + 8 * i), lds_float(results + 64 * i), y);
+    return y;
+}
+
+/* The next residual stream: what the experts gave; the row before; the shared one times its gate. */
+__device__ __forceinline__ void give_results(const cu_tape &a, const worker &me, const cu_tape_phase &p, const range &mine)
+{
+    int row = threadIdx.x & 15, k = p.u.m.route.k;
+    uint32_t results = put_results(a, me, p, mine.n * p.pieces);
+    float gate = lds_float(me.sm + CU_TAPE_WORDS + 8);
 #pragma unroll 1
     for (int t = threadIdx.x / 16; t < mine.n; t += CU_TAPE_WORKERS / 16) {
         int n = 16 * (mine.first + t) + row;
-        uint32_t from = results + 64 * t * p.pieces + 4 * row, factor = me.sm + a.chosen;
-        float y = 0;
-        for (int i = 0; i < k; i++) y = cb_fma(lds_float(factor + 8 * i), lds_float(from + 64 * i), y);
+        uint32_t from = results + 64 * t * p.pieces + 4 * row;
+        float y = sum_results(from, me.sm + a.chosen, k);
         y = me.shared[a.x / 4 + place(n)] + y;
         y = cb_fma(gate, lds_float(from + 64 * k), y);
         tell(me.told + p.u.m.matrix[0].to + n, y);
     }
+}
+
+/* The sum of the experts' results, told as it is. */
+__device__ __forceinline__ void give_sums(const cu_tape &a, const worker &me, const cu_tape_phase &p, const range &mine)
+{
+    int row = threadIdx.x & 15;
+    uint32_t results = put_results(a, me, p, mine.n * p.pieces);
+#pragma unroll 1
+    for (int t = threadIdx.x / 16; t < mine.n; t += CU_TAPE_WORKERS / 16)
+        tell(me.told + p.u.m.matrix[0].to + 16 * (mine.first + t) + row, sum_results(results + 64 * t * p.pieces + 4 * row, me.sm + a.chosen, p.u.m.route.k));
 }

@@ -18,6 +18,8 @@ typedef struct cu_tape_reader {
     uint64_t map[CU_TAPE_PHASES * CU_TAPE_MATRICES][16];
     int n_maps;
     cb_val planes, plain;    /* of the phase being read; -1: none */
+    bool normed;             /* layers are those of k_tape_normed */
+    cu_tape_added added;     /* of them: what the last one adds to the residual stream, which the next phase does */
 } cu_tape_reader;
 
 /* Room for n words; the first one. */
@@ -28,12 +30,31 @@ cu_tape_phase *cu_tape_new_phase(cu_tape_reader *r, int kind, int n);
 bool cu_tape_read_matrix(cu_tape_reader *r, cu_tape_phase *p, const cb_op *o);
 /* The share of a quantisation, negative where rows have no remainders; false: rows may have them whatever they are. */
 bool cu_tape_share(const cu_tape_reader *r, const cb_op *o, float *share);
-/* Words for the outputs of products from op `from` on, one place behind the other. */
-void cu_tape_place_outputs(cu_tape_reader *r, cu_tape_phase *p, int from);
+/* Words for the outputs of the products among ops from .. to - 1, one place behind the other. */
+void cu_tape_place_outputs(cu_tape_reader *r, cu_tape_phase *p, int from, int to);
 /* A row of n values in rounds of whole warps. */
 bool cu_tape_fits(int n, int rounds);
+/* 1/n where that is exact, else 0. */
+float cu_tape_inverse(int n);
+/* Is v a value with one row, which the host does not want? */
+bool cu_tape_is_single(const cu_tape_reader *r, cb_val v);
+/* The op at hand is a norm of a residual stream of n values: the phase of it, and that to planes; NULL: it is none, or does not fit. */
+cu_tape_phase *cu_tape_read_norm(cu_tape_reader *r);
+/* Ops that make planes of v; p: the phase. */
+bool cu_tape_read_planes(cu_tape_reader *r, cu_tape_phase *p, cb_val v);
+/* All products of the planes at hand that follow each other; their outputs have no place yet. */
+bool cu_tape_read_products(cu_tape_reader *r, cu_tape_phase *p);
+/* One more matrix of 8 bits, group 64, of p's plain products. */
+bool cu_tape_read_plain(cu_tape_reader *r, cu_tape_phase *p, const cb_op *o);
+/* Attention behind products p, the first of which is op `from`; others may stand among its ops. *y: its result. */
+bool cu_tape_read_attention(cu_tape_reader *r, cu_tape_phase *p, int from, cb_val *y);
+
+/* tape_normed.c: a whole layer whose outputs are normed. */
+bool cu_tape_read_normed(cu_tape_reader *r);
 
 /* tape_experts.c: behind the products, from op `from` on, of a router, a shared expert's gate, gate_proj and up_proj, which phase p has: the experts, up to the
  * next residual stream. */
 bool cu_tape_read_experts(cu_tape_reader *r, cu_tape_phase *p, int from);
+/* A matrix of experts whose rows stand in whole tiles. */
+bool cu_tape_read_experts_matrix(cu_tape_reader *r, cu_tape_phase *p, const cb_op *o, const cb_op *route);
 #endif

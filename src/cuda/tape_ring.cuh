@@ -78,8 +78,12 @@ struct worker {
     uint32_t sm;
     float *shared;       /* the same */
     float *told;         /* this step's words */
-    int slot, pos;       /* of the session */
+    /* Of the session; in shared memory, since registers are short. */
+    __device__ __forceinline__ int slot() const { return (int)lds_u32(sm + CU_TAPE_SESSION); }
+    __device__ __forceinline__ int pos() const { return (int)lds_u32(sm + CU_TAPE_SESSION + 4); }
     uint32_t next;       /* tiles of the block so far */
-    uint32_t rests;      /* of the row at hand: 1: it has a remainder; 2: the plain one */
+    /* Of the row at hand: 1: it has a remainder; 2: the plain one. All say the same. */
+    __device__ __forceinline__ uint32_t rests() const { return lds_u32(sm + CU_TAPE_SESSION + 8); }
+    __device__ __forceinline__ void have_rests(uint32_t r) const { sts_float(sm + CU_TAPE_SESSION + 8, __uint_as_float(r)); }
 };
 #endif

@@ -7,6 +7,15 @@
 
 enum { ROUND = 8 * CU_TAPE_WORKERS };
 
+/* This worker's first value of a row: found out again where it is asked for. What depends on it would stand in registers from phase to phase, others would be
+ * spilled, and beside so much shared memory the L1 cache does not hold what is. */
+__device__ __forceinline__ int first_value()
+{
+    int t = threadIdx.x;
+    forget(t);
+    return 8 * t;
+}
+
 /* The computing warps only. */
 __device__ __forceinline__ void meet() { barrier_among(1, CU_TAPE_WORKERS); }
 
@@ -42,25 +51,31 @@ __device__ __forceinline__ float hear(const float *p)
     return v;
 }
 
-/* The row of a phase; zeros behind it. All loads are under way together. */
-template <int R> __device__ __forceinline__ void hear_row(const cu_tape_phase &p, const float *told, float (&v)[R][8])
+/* R rows, or rounds of one: eight neighbours of each from at(r) on where this worker has some of them, in(r); else zeros. All loads are under way together.
+ * told: they are words; else they stand in memory. */
+template <int R, class A, class I> __device__ __forceinline__ void hear_rounds(A at, I in, bool told, float (&v)[R][8])
 {
-    const float *at = p.from < 0 ? p.in : told + p.from;
-    int e = 8 * threadIdx.x;
     float4 q[R][2];
-    auto in = [&](int r) { return e + ROUND * r < p.n; };
-    each<R>([&](int r) { each<2>([&](int h) { q[r][h] = in(r) ? told_words(at + ROUND * r + e + 4 * h) : make_float4(0, 0, 0, 0); }); });
-    for (bool missing = p.from >= 0; missing;) {
+    each<R>([&](int r) { each<2>([&](int h) { q[r][h] = in(r) ? told_words(at(r) + 4 * h) : make_float4(0, 0, 0, 0); }); });
+    for (bool missing = told; missing;) {
         missing = false;
         each<R>([&](int r) { each<2>([&](int h) { missing |= untold(q[r][h]); }); });
         if (!missing) break;
         not_yet();
-        each<R>([&](int r) { each<2>([&](int h) { if (untold(q[r][h])) q[r][h] = told_words(at + ROUND * r + e + 4 * h); }); });
+        each<R>([&](int r) { each<2>([&](int h) { if (untold(q[r][h])) q[r][h] = told_words(at(r) + 4 * h); }); });
     }
     __syncwarp();
     each<R>([&](int r) {
         each<2>([&](int h) { v[r][4 * h] = q[r][h].x, v[r][4 * h + 1] = q[r][h].y, v[r][4 * h + 2] = q[r][h].z, v[r][4 * h + 3] = q[r][h].w; });
     });
+}
+
+/* The row of a phase. */
+template <int R> __device__ __forceinline__ void hear_row(const cu_tape_phase &p, const float *told, float (&v)[R][8])
+{
+    const float *at = p.from < 0 ? p.in : told + p.from;
+    int e = first_value();
+    hear_rounds([&](int r) { return at + ROUND * r + e; }, [&](int r) { return e + ROUND * r < p.n; }, p.from >= 0, v);
 }
 
 /* ---- rotation ---- */
@@ -113,10 +128,10 @@ template <int R> __device__ __forceinline__ void rotate(const cu_tape_phase &p, 
 /* ---- fixed point ---- */
 
 /* Eight neighbours, e and on, to where products of format F read them; column: of the row's planes. */
-template <class F> __device__ __forceinline__ void put_planes(uint32_t column, int e, int group, const ints<8> &r)
+template <class F> __device__ __forceinline__ void put_planes(uint32_t column, int e, const ints<8> &r)
 {
     constexpr int RUN = 4 * F::WORDS; /* bytes of a row that a lane multiplies */
-    int g = e / group, b = e % group / F::PACK;
+    int g = (unsigned)e / F::VALUES, b = (unsigned)e % F::VALUES / F::PACK;
     uint32_t hi[2], lo[2];
     each<2>([&](int k) {
         const uint32_t *t = r.t + 4 * k;
@@ -163,11 +178,12 @@ __device__ __forceinline__ int look(uint32_t sm, int which, float share, float *
 template <int R> __device__ __forceinline__ bool look_closely(const cu_tape &a, uint32_t sm, const float (&v)[R][8], int n, float energy, float share)
 {
     float ss = 0;
+    int e = first_value();
     uint32_t stage = sm + a.row;
     each<R>([&](int r) {
         if (ROUND * r >= n) return;
         meet();
-        if (ROUND * r + 8 * (int)threadIdx.x < n) put8(stage + 4 * place(8 * threadIdx.x), v[r]);
+        if (ROUND * r + e < n) put8(stage + 4 * place(e), v[r]);
         meet();
 #pragma unroll 1
         for (int i = threadIdx.x; threadIdx.x < 32 && i < min(n - ROUND * r, (int)ROUND); i += 32) {
@@ -197,10 +213,11 @@ __device__ __forceinline__ uint32_t group_of(const float (&v)[8], int lanes, int
 }
 __device__ __forceinline__ void keep_rest(float (&v)[8], const ints<8> &r) { each<8>([&](int i) { v[i] = r.dx != 0 ? rest(v[i], r.t[i], r.dx) : v[i]; }); }
 
-/* The row as planes, its remainder, too, if it has one: then 1. Behind it the planes are there. */
-template <class F, int R> __device__ __forceinline__ uint32_t quant(const cu_tape &a, const cu_tape_phase &p, float *shared, float (&v)[R][8], uint32_t sm)
+/* The row as planes, its remainder, too, if it has one: then 1. Behind it the planes are there. put(column, e, q): as put_planes() of a format with as many
+ * values in a group as F. */
+template <class F, int R, class P> __device__ __forceinline__ uint32_t quant(const cu_tape &a, const cu_tape_phase &p, float (&v)[R][8], uint32_t sm, P put)
 {
-    int e = 8 * threadIdx.x, group = p.n / p.n_groups, lanes = group / 8, G = p.n_groups;
+    int e = first_value(), G = p.n_groups;
     uint32_t column = sm + a.planes;
 #pragma unroll 1
     for (bool again = false;; again = true) {
@@ -210,12 +227,12 @@ template <class F, int R> __device__ __forceinline__ uint32_t quant(const cu_tap
             if (ROUND * r >= p.n) return;
             int first = ROUND * r + e;
             ints<8> q;
-            most = max(most, group_of(v[r], lanes, q));
+            most = max(most, group_of(v[r], F::VALUES / 8, q));
             each<8>([&](int i) { sum = cb_fma(v[r][i], v[r][i], sum); });
             if (first >= p.n) return;
-            put_planes<F>(column, first, group, q);
-            if (first % group) return;
-            uint32_t to = column + G * F::X_BYTES + 4 * (first / group);
+            put(column, first, q);
+            if (first % F::VALUES) return;
+            uint32_t to = column + G * F::X_BYTES + 4 * ((unsigned)first / F::VALUES);
             sts_float(to, q.dx);
             sts_float(to + 4 * G, q.dx * (float)q.sum);
         });
@@ -228,17 +245,21 @@ template <class F, int R> __device__ __forceinline__ uint32_t quant(const cu_tap
         each<R>([&](int r) {
             ints<8> q;
             if (ROUND * r >= p.n) return;
-            group_of(v[r], lanes, q);
+            group_of(v[r], F::VALUES / 8, q);
             keep_rest(v[r], q);
         });
         column = sm + a.rests;
     }
 }
+template <class F, int R> __device__ __forceinline__ uint32_t quant(const cu_tape &a, const cu_tape_phase &p, float (&v)[R][8], uint32_t sm)
+{
+    return quant<F>(a, p, v, sm, [](uint32_t column, int e, const ints<8> &q) { put_planes<F>(column, e, q); });
+}
 
 /* The planes of plain products: groups of 64, bytes in the order of values. */
 __device__ __forceinline__ uint32_t put_plain(const cu_tape_phase &p, const float (&v)[8], uint32_t to, ints<8> &q)
 {
-    int e = 8 * threadIdx.x;
+    int e = first_value();
     uint32_t most = group_of(v, 8, q), hi[2], lo[2];
     each<2>([&](int k) {
         const uint32_t *t = q.t + 4 * k;
@@ -260,26 +281,32 @@ __device__ __forceinline__ void quant_plain(const cu_tape &a, const cu_tape_phas
     each<8>([&](int i) { sum = cb_fma(v[i], v[i], sum); });
     tell_found(sm, 1, most, sum, a.step, p.plain_op);
 }
-/* Has that row a remainder (then 2)? Its planes stand behind the others. Seldom. */
-__device__ __forceinline__ uint32_t plain_rests(const cu_tape &a, const cu_tape_phase &p, float *shared, float inv, uint32_t sm)
+/* Has that row a remainder (then 2)? Its planes stand behind the others. Seldom. again: makes the row once more, for a worker whose values are in it. */
+template <class A> __device__ __forceinline__ uint32_t plain_rests(const cu_tape &a, const cu_tape_phase &p, uint32_t sm, A again)
 {
     float energy;
     if (p.plain_share < 0) return 0;
-    int more = look(sm, 1, p.plain_share, &energy), e = 8 * threadIdx.x;
+    int more = look(sm, 1, p.plain_share, &energy), e = first_value();
     if (__builtin_expect(more == 0, 1)) return 0;
-    float v[1][8], w[8];
+    float v[1][8];
     ints<8> q;
-    each<8>([&](int i) { v[0][i] = w[i] = 0; });
-    if (e < p.n) {
-        get8(v[0], sm + a.x + 4 * place(e));
-        if (p.norm_w) load(w, p.norm_w + e);
-    }
-    each<8>([&](int i) { v[0][i] = (v[0][i] * inv) * w[i]; });
+    each<8>([&](int i) { v[0][i] = 0; });
+    if (e < p.n) again(v[0]);
     if (more < 0 && !look_closely(a, sm, v, p.n, energy, p.plain_share)) return 0;
     group_of(v[0], 8, q);
     keep_rest(v[0], q);
     put_plain(p, v[0], sm + a.plain + 2 * p.n + p.n / 8, q);
     meet();
     return 2;
+}
+/* The row that was put at `from`, normed. */
+__device__ __forceinline__ void norm_again(uint32_t from, float inv, const float *weight, float (&v)[8])
+{
+    float w[8];
+    int e = first_value();
+    get8(v, from + 4 * place(e));
+    each<8>([&](int i) { w[i] = 0; });
+    if (weight) load(w, weight + e);
+    each<8>([&](int i) { v[i] = (v[i] * inv) * w[i]; });
 }
 #endif

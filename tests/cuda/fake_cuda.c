@@ -14,7 +14,7 @@
 #define NAME(f) #f
 #define VERSIONED(f) NAME(f)
 
-enum { MAX_RULES = 8, MAX_FUNCTIONS = 64, MAX_ALLOCATIONS = 4096, MAX_RECORD = 1024, MAX_CLEARED = 1 << 20, MAPPED = 1 << 20 };
+enum { MAX_RULES = 8, MAX_FUNCTIONS = 64, MAX_ALLOCATIONS = 4096, MAX_RECORD = 1024, MAX_CLEARED = 16 << 20, MAPPED = 1 << 20 };
 
 typedef struct allocation {
     uint8_t *p;
@@ -521,7 +521,7 @@ EXPORT CUresult cuTensorMapEncodeTiled(CUtensorMap *out, CUtensorMapDataType typ
 {
     ENTER(cuTensorMapEncodeTiled);
     static const uint32_t patterns[] = {[CU_TENSOR_MAP_SWIZZLE_NONE] = 0, [CU_TENSOR_MAP_SWIZZLE_32B] = 32, [CU_TENSOR_MAP_SWIZZLE_64B] = 64, [CU_TENSOR_MAP_SWIZZLE_128B] = 128};
-    int known = type == CU_TENSOR_MAP_DATA_TYPE_UINT8 && (rank == 2 || (rank == 3 && step[2] == 1 && size[0] == box[0] && stride[1] == box[0] && size[2] == box[2] && box[2] <= 256 && size[0] * size[2] <= stride[0])) && step[0] == 1 && step[1] == 1 && interleave == CU_TENSOR_MAP_INTERLEAVE_NONE &&
+    int known = type == CU_TENSOR_MAP_DATA_TYPE_UINT8 && (rank == 2 || (rank == 3 && step[2] == 1 && size[0] == box[0] && stride[1] == box[0] && size[2] == box[2] && box[2] <= 256 && size[0] * (size[2] - 1) < stride[0])) && step[0] == 1 && step[1] == 1 && interleave == CU_TENSOR_MAP_INTERLEAVE_NONE &&
                  swizzle <= CU_TENSOR_MAP_SWIZZLE_128B && fill == CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE;
     (void)promotion;
     if (!known || (uintptr_t)at % 16 || stride[0] % 16 || !size[0] || !size[1] || size[0] >> 32 || size[1] >> 32 || box[0] % 16 || !box[0] || !box[1] || box[0] > 256 || box[1] > 256 ||

@@ -1,7 +1,7 @@
-/* tape_experts_emulated.c: layers of experts in a step whose launch stays (cuda/tape_experts.cuh) give the CPU's bits, without a GPU (tests/cuda/emulate).
+/* tape_experts_emulated.c: layers of experts in a step whose launch stays (cuda/tape_experts.cuh, cuda/tape_normed.cuh) give the CPU's bits, without a GPU (tests/cuda/emulate).
  * With rows that have remainders; in two sessions whose rows take turns. And that they are run so: a step has few launches. */
 #include "../support/emulated.h"
-#include "../support/moe_checkpoint.h"
+#include "../support/normed_checkpoint.h"
 
 enum { STEPS = 3, SESSIONS = 2, CTX = 128, CHUNK = 5 };
 
@@ -9,10 +9,13 @@ static const struct {
     const char *name;
     moe_shape s;
     int processors, most_launches;
+    int dense; /* of one whose outputs are normed */
 } shapes[] = {
-    {"4 of 16 experts", {256, 16, 4, 256, 3, 2, 256, false}, 8, 5},
-    {"4 of 16 experts, remainders", {256, 16, 4, 256, 2, 2, 256, true}, 7, 5},
-    {"8 of 40 experts", {512, 40, 8, 512, 2, 2, 256, true}, 16, 5},
+    {"4 of 16 experts", {256, 16, 4, 256, 3, 2, 256, false}, 8, 5, 0},
+    {"4 of 16 experts, remainders", {256, 16, 4, 256, 2, 2, 256, true}, 7, 5, 0},
+    {"8 of 40 experts", {512, 40, 8, 512, 2, 2, 256, true}, 16, 5, 0},
+    {"normed, 4 of 16 experts", {256, 16, 4, 192, 3, 2, 0, false}, 8, 6, 320},
+    {"normed, 8 of 40 experts, remainders", {768, 40, 8, 320, 2, 2, 0, true}, 16, 6, 576},
 };
 
 /* Logits of single rows of two sessions, between them of a chunk; *most: launches that a new graph of a single row has. */
@@ -52,7 +55,8 @@ static void test_shapes(void **state)
         char dir[64], processors[32];
         uint64_t most;
         if (only && !strstr(shapes[i].name, only)) continue;
-        moe_write(&shapes[i].s, tmp_dir(dir));
+        if (shapes[i].dense) normed_write(&shapes[i].s, shapes[i].dense, tmp_dir(dir));
+        else moe_write(&shapes[i].s, tmp_dir(dir));
         snprintf(processors, sizeof processors, "processors=%d", shapes[i].processors);
         emulated_tell(processors);
         uint64_t cpu = hash_of(dir, "cpu", &most), gpu = hash_of(dir, "cuda", &most);

@@ -18,6 +18,7 @@ typedef struct moe_shape {
 typedef struct moe_writer {
     cb_st_writer *w;
     const moe_shape *s;
+    int dense;               /* normed_checkpoint.h */
     char layer[32];
     bool data;               /* else tensors are declared */
 } moe_writer;
@@ -33,7 +34,7 @@ static void moe_tensor(moe_writer *w, const char *name, cb_dtype t, int64_t a, i
         return;
     }
     size_t n = (size_t)(a * (b ? b : 1) * (c ? c : 1)), size = t == CB_U32 || t == CB_F32 ? 4 : 2;
-    bool large = w->s->towers && t == CB_BF16 && strstr(name, "shared_expert.up_proj"); /* one unit of the shared expert */
+    bool large = w->s->towers && t == CB_BF16 && (strstr(name, "shared_expert.up_proj") || strstr(name, "mlp.up_proj")); /* one unit of the shared expert, or of the dense MLP */
     uint8_t *data = malloc(n * size);
     for (size_t i = 0; i < n; i++) {
         float v = about + spread * ((float)(rnd() % 2001) / 1000 - 1);
@@ -118,6 +119,19 @@ static void moe_tensors(moe_writer *w)
     moe_matrix(w, "lm_head", 0, MOE_VOCAB, s->hidden, 4);
 }
 
+/* Config and tensors to dir. */
+static void moe_store(moe_writer *w, const char *config, void (*tensors)(moe_writer *), const char *dir)
+{
+    tmp_put(dir, "config.json", config, strlen(config));
+    random_state = (uint64_t)w->s->hidden * 77 + (uint64_t)w->s->experts;
+    assert_int_equal(cb_st_writer_open(tmp_path(dir, "model.safetensors"), &w->w, NULL), 0);
+    tensors(w);
+    assert_int_equal(cb_st_writer_begin(w->w, NULL), 0);
+    w->data = true;
+    tensors(w);
+    assert_int_equal(cb_st_writer_commit(w->w, NULL), 0);
+}
+
 static void moe_write(const moe_shape *s, const char *dir)
 {
     char config[4096];
@@ -133,14 +147,6 @@ static void moe_write(const moe_shape *s, const char *dir)
                   "\"moe_intermediate_size\": %d, \"shared_expert_intermediate_size\": %d}}",
                   s->hidden, s->layers, MOE_HEADS, MOE_KV_HEADS, s->dim, MOE_VOCAB, s->interval, MOE_K_HEADS, MOE_V_HEADS, MOE_DK, MOE_DV, s->experts, s->chosen, s->width, s->width);
     assert_true(n < (int)sizeof config);
-    tmp_put(dir, "config.json", config, (size_t)n);
-    random_state = (uint64_t)s->hidden * 77 + (uint64_t)s->experts;
-    moe_writer w = {.s = s};
-    assert_int_equal(cb_st_writer_open(tmp_path(dir, "model.safetensors"), &w.w, NULL), 0);
-    moe_tensors(&w);
-    assert_int_equal(cb_st_writer_begin(w.w, NULL), 0);
-    w.data = true;
-    moe_tensors(&w);
-    assert_int_equal(cb_st_writer_commit(w.w, NULL), 0);
+    moe_store(&(moe_writer){.s = s}, config, moe_tensors, dir);
 }
 #endif

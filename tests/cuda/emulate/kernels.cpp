@@ -47,6 +47,7 @@ CU_SMALL_FORMATS(SMALL_BODY)
     static void body_k_tape_##name(const void *a) { k_tape_##name(*(const cu_tape *)a); } \
     static void run_k_tape_##name(const void *a, const fake_grid *g) { emu_run(body_k_tape_##name, a, g->blocks, g->blocks[0], g->threads, g->shared); }
 CU_TAPE_FORMATS(TAPE_BODY)
+TAPE_BODY(normed)
 
 extern "C" fake_kernel fake_kernel_find(const char *name, size_t *n)
 {
@@ -70,6 +71,7 @@ extern "C" fake_kernel fake_kernel_find(const char *name, size_t *n)
     CU_EXPERT_FORMATS(FIND_EXPERTS)
 #define FIND_TAPE(name, ...) FIND(k_tape_##name, cu_tape)
     CU_TAPE_FORMATS(FIND_TAPE)
+    FIND_TAPE(normed)
     fprintf(stderr, "emulate: %s is not emulated\n", name);
     return NULL;
 }
