@@ -15,7 +15,7 @@ const char *cb_env_cpu_copies(void);
 /* CB_CUDA_STREAM=off: products of few rows by gemv.cu, also where stream.cu can. */
 const char *cb_env_cuda_stream(void);
 /* CB_CUDA_CLUSTERS=off: the row of a step of one row by one thread block, also where a cluster can share it (cuda/row_clusters.cu), and attention
- * of single rows in two launches (not cuda/attn_cluster.cu). */
+ * of single rows in two launches (not cuda/attn_cluster.cu), of which the second has one thread block a head (cuda/attn_join.cu). */
 const char *cb_env_cuda_clusters(void);
 /* CB_CUDA_SMALL=off: steps of one row of a small model as a list of launches, also where one cluster can run them (cuda/small.cu). */
 const char *cb_env_cuda_small(void);

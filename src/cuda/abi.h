@@ -587,8 +587,10 @@ typedef struct cu_tape {
 enum { CU_CLUSTER_BLOCKS = 32, CU_CLUSTER_RANKS = 16, CU_CLUSTER_WARPS = 16 };
 #define CU_CLUSTER_TOLD(parts) (768 * (parts) + 128)
 #define CU_ATTN_CLUSTER_FIXED(parts) (CU_STEP_FIXED(parts) + CU_CLUSTER_TOLD(parts) + 24 * CU_CLUSTER_BLOCKS)
-/* k_attn_join: floats of a stage, and stages. */
-enum { CU_JOIN_FLOATS = 8192, CU_JOIN_STAGES = 4 };
+/* k_attn_join: floats of a stage, and stages. k_attn_join_cluster: thread blocks that share a head, from so many blocks of keys on; shared memory
+ * beside the stages. */
+enum { CU_JOIN_FLOATS = 8192, CU_JOIN_STAGES = 4, CU_JOIN_RANKS = 4, CU_JOIN_DEEP = 64 };
+#define CU_JOIN_FIXED(dim) (20 * (dim) + 128)
 
 /* Float matrix rows to planes: in [rows][k] of f32, f16 or bf16 (CU_S_...). */
 typedef struct cu_encode {

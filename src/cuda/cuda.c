@@ -61,6 +61,7 @@ static const struct kernel_entry {
     [CU_K_ATTN_STEP256] = {cb_fatbin_attn_step, "k_attn_step256", CU_STEP_FIXED(4) + CU_STEP_SLOTS * CU_STEP_HALF(4)},
     [CU_K_ATTN_STEP512] = {cb_fatbin_attn_step, "k_attn_step512", CU_STEP_FIXED(8) + CU_STEP_SLOTS * CU_STEP_HALF(8)},
     [CU_K_ATTN_JOIN] = {cb_fatbin_attn_join, "k_attn_join", CU_JOIN_STAGES * CU_JOIN_FLOATS * 4},
+    [CU_K_ATTN_JOIN_CLUSTER] = {cb_fatbin_attn_join, "k_attn_join_cluster", CU_JOIN_FIXED(512) + CU_JOIN_STAGES * CU_JOIN_FLOATS * 4},
     [CU_K_ATTN_CLUSTER64] = {cb_fatbin_attn_cluster, "k_attn_cluster64", CU_ATTN_CLUSTER_FIXED(1) + CU_CLUSTER_BLOCKS * 64 * 4 + CU_STEP_SLOTS * CU_STEP_HALF(1)},
     [CU_K_ATTN_CLUSTER128] = {cb_fatbin_attn_cluster, "k_attn_cluster128", CU_ATTN_CLUSTER_FIXED(2) + CU_CLUSTER_BLOCKS * 128 * 4 + CU_STEP_SLOTS * CU_STEP_HALF(2)},
     [CU_K_ATTN_CLUSTER256] = {cb_fatbin_attn_cluster, "k_attn_cluster256", CU_ATTN_CLUSTER_FIXED(4) + CU_CLUSTER_BLOCKS * 256 * 4 + CU_STEP_SLOTS * CU_STEP_HALF(4)},

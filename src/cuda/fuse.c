@@ -260,6 +260,14 @@ static void norm_of(const cb_dev *d, int op, cu_head_norm *out)
     *out = op < 0 ? (cu_head_norm){0} : (cu_head_norm){o->w[0] < 0 ? NULL : d->vectors[o->w[0]], o->f[0], 1};
 }
 
+/* Blocks of keys of a stage of joining, when a thread block has dim / ranks of the dims: no more than there are threads, dim, which make their factors. */
+static int join_stage(int dim, int ranks, int n_splits)
+{
+    int n = 1;
+    while (2 * n * dim <= ranks * CU_JOIN_FLOATS && 2 * n <= dim && n < n_splits) n *= 2;
+    return n;
+}
+
 static void attention_args(const cb_dev *d, const int *m, cu_attn_step *a)
 {
     const cb_plan *p = d->plan;
@@ -276,7 +284,6 @@ static void attention_args(const cb_dev *d, const int *m, cu_attn_step *a)
     a->per = a->n_heads / a->kv.n_heads;
     a->sets = (a->per + 7) / 8;
     a->n_splits = cu_attn_splits(d, o->n[0]);
-    for (a->stage = 1; 2 * a->stage * dim <= CU_JOIN_FLOATS && 2 * a->stage <= dim && a->stage < a->n_splits; a->stage *= 2) {}
     a->scale = o->f[0];
     a->op = m[A_ATTN];
     a->put_op = m[A_PUT];
@@ -337,6 +344,19 @@ static unsigned cluster_ranks(const cb_dev *d, int parts, cu_attn_step *a, unsig
     return 0;
 }
 
+/* The join of what k_attn_step left, with one thread block a head; of few rows and a deep context with a cluster, if all of them find a place at once. */
+static int launch_join(cb_dev *d, cu_attn_step *a, cb_err *err)
+{
+    int dim = a->kv.dim, heads = a->n_heads * a->n_rows, ranks = dim == 128 || dim == 256 || dim == 512 ? CU_JOIN_RANKS : 1;
+    if (a->n_splits < CU_JOIN_DEEP || heads > d->attn_clusters[CU_JOIN_RANKS] || heads * CU_JOIN_RANKS > d->n_sm) ranks = 1;
+    a->stage = join_stage(dim, ranks, a->n_splits);
+    int n_stages = (a->n_splits + a->stage - 1) / a->stage;
+    if (n_stages > CU_JOIN_STAGES) n_stages = CU_JOIN_STAGES;
+    unsigned shared = (unsigned)(n_stages * a->stage * dim / ranks * 4), threads = (unsigned)(dim + 31) / 32 * 32;
+    if (ranks == 1) return cu_kernel_launch(d, CU_K_ATTN_JOIN, (unsigned)a->n_heads, (unsigned)a->n_rows, 1, threads, shared, a, err);
+    return cu_cluster_launch(d, CU_K_ATTN_JOIN_CLUSTER, CU_JOIN_RANKS, (unsigned)a->n_heads, (unsigned)a->n_rows, threads, shared + CU_JOIN_FIXED((unsigned)dim), a, err);
+}
+
 /* Blocks are spread over as many thread blocks as the GPU holds at a time; rows are taken in as many turns as the partial results need. */
 static int launch_attention(cb_dev *d, const int *m, cb_err *err)
 {
@@ -348,8 +368,7 @@ static int launch_attention(cb_dev *d, const int *m, cb_err *err)
     a.n_rows = d->batch->n_rows;
     if ((ranks = cluster_ranks(d, parts_of(a.kv.dim), &a, &shared)))
         return cu_cluster_launch(d, clusters[parts_of(a.kv.dim)], ranks, (unsigned)(a.kv.n_heads * a.sets), (unsigned)a.n_rows, 32 * CU_CLUSTER_WARPS, shared, &a, err);
-    int dim = a.kv.dim, n_rows = d->batch->n_rows, parts = parts_of(dim), n_stages = (a.n_splits + a.stage - 1) / a.stage;
-    if (n_stages > CU_JOIN_STAGES) n_stages = CU_JOIN_STAGES;
+    int dim = a.kv.dim, n_rows = d->batch->n_rows, parts = parts_of(dim);
     size_t row_floats = (size_t)a.n_heads * (size_t)a.n_splits * (size_t)(dim + 2);
     int most = (int)(d->part_floats / row_floats), rc = 0;
     CB_ASSERT(most > 0);
@@ -360,9 +379,7 @@ static int launch_attention(cb_dev *d, const int *m, cb_err *err)
         a.slots = ring_slots(d, dim) < halves ? ring_slots(d, dim) : halves; /* no more than is used: launches overlap where memory is left */
         rc = cu_kernel_launch(d, kernels[parts], (unsigned)gx, (unsigned)(a.kv.n_heads * a.sets), (unsigned)a.n_rows, (unsigned)(32 * CU_STEP_WARPS(parts)),
                               (unsigned)(CU_STEP_FIXED(parts) + a.slots * CU_STEP_HALF(parts)), &a, err);
-        if (rc == 0)
-            rc = cu_kernel_launch(d, CU_K_ATTN_JOIN, (unsigned)a.n_heads, (unsigned)a.n_rows, 1, (unsigned)(dim + 31) / 32 * 32,
-                                  (unsigned)(n_stages * a.stage * dim * 4), &a, err);
+        if (rc == 0) rc = launch_join(d, &a, err);
     }
     return rc;
 }

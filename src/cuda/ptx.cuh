@@ -369,6 +369,11 @@ __device__ __forceinline__ void send8(uint32_t to, uint32_t a, uint32_t b, uint3
                  "r"(barrier), "r"((uint32_t)now)
                  : "memory");
 }
+/* Stored there if `now`, and seen by all behind cluster_meet(). */
+__device__ __forceinline__ void put_cluster_float(uint32_t to, float v, bool now)
+{
+    asm volatile("{.reg .pred p;\nsetp.ne.u32 p,%2,0;\n@p st.shared::cluster.f32 [%0],%1;}" ::"r"(to), "f"(v), "r"((uint32_t)now) : "memory");
+}
 __device__ __forceinline__ float cluster_float(uint32_t at)
 {
     float v;

@@ -1,6 +1,6 @@
 /* attn_emulated.c: attention of single rows by a cluster (cuda/attn_cluster.cu) gives the bits of the two launches (attn_step.cu, attn_join.cu: those
  * of the CPU, op/cuda_emulated.c) without a GPU, on the driver of tests/cuda/emulate: heads of 64 to 512 dims, contexts up to the most that a cluster
- * takes, windows, shared states, sets of queries, rings and clusters of all sizes. */
+ * takes, windows, shared states, sets of queries, rings and clusters of all sizes. And k_attn_join_cluster gives those of k_attn_join. */
 #include "cuda/abi.h"
 #include "plan/layout.h"
 #include "plan/plan.h"
@@ -100,6 +100,14 @@ static void free_bench(bench *b)
     free(b->kv), free(b->table), free(b->q), free(b->k), free(b->v), free(b->turn), free(b->gate), free(b->norm), free(b->out), free(b->part), free(b->planes);
 }
 
+/* Blocks of keys of a stage, and the dynamic shared memory of all stages (cuda/fuse.c), when `ranks` thread blocks join a head; `most`: of each stage. */
+static unsigned stages(cu_attn_step *a, int ranks, int most)
+{
+    int dim = a->kv.dim;
+    for (a->stage = 1; 2 * a->stage * dim <= ranks * CU_JOIN_FLOATS && 2 * a->stage <= dim && 2 * a->stage <= most && a->stage < a->n_splits; a->stage *= 2) {}
+    return (unsigned)(CU_JOIN_STAGES * a->stage * dim / ranks * 4);
+}
+
 /* What a run leaves: the result, its planes, the cache. */
 static uint8_t *run(bench *b, int ranks, int slots)
 {
@@ -135,9 +143,9 @@ static uint8_t *run(bench *b, int ranks, int slots)
         (*k)(&a, &(fake_grid){{n, gy, gz}, (unsigned)(32 * CU_CLUSTER_WARPS), shared, n});
     } else {
         a.slots = 2;
-        for (a.stage = 1; 2 * a.stage * dim <= CU_JOIN_FLOATS && 2 * a.stage <= dim && a.stage < a.n_splits; a.stage *= 2) {}
+        unsigned shared = stages(&a, 1, dim);
         (*k)(&a, &(fake_grid){{(unsigned)a.n_splits, gy, gz}, (unsigned)(32 * CU_STEP_WARPS(parts)), (unsigned)(CU_STEP_FIXED(parts) + 2 * CU_STEP_HALF(parts)), 0});
-        join(&a, &(fake_grid){{(unsigned)a.n_heads, gz, 1}, (unsigned)(dim + 31) / 32 * 32, (unsigned)(CU_JOIN_STAGES * a.stage * dim * 4), 0});
+        join(&a, &(fake_grid){{(unsigned)a.n_heads, gz, 1}, (unsigned)(dim + 31) / 32 * 32, shared, 0});
     }
     assert_int_equal(m.step.bad_op, CU_NO_OP);
     for (int r = 0; r < a.n_rows; r++) assert_int_equal(m.arrived[r], 0);
@@ -186,11 +194,75 @@ static void test_shapes(void **state)
             if (getenv("CB_EMULATE_BACKWARDS") ? k == i % 5 : k % 2 == i % 2 || k == 2) compare(&shapes[i], 1 + (int)(k == 1), tokens[k]);
 }
 
+/* ---- joining ---- */
+
+/* Joins results of blocks of keys that nobody computed; returns the outputs and their planes. */
+static uint8_t *run_join(bench *b, int ranks, int most)
+{
+    static fake_kernel kernels[2];
+    fake_kernel *k = &kernels[ranks > 1];
+    if (!*k) *k = emulated_kernel(ranks > 1 ? "k_attn_join_cluster" : "k_attn_join", sizeof(cu_attn_step));
+    cu_attn_step a = b->a;
+    memory m = b->m;
+    unsigned heads = (unsigned)a.n_heads, rows = (unsigned)a.n_rows, shared = stages(&a, ranks, most), threads = (unsigned)a.kv.dim;
+    uint8_t *left = room_at(256, b->out_bytes + b->plane_bytes);
+    memset(b->out, 7, b->out_bytes);
+    memset(b->planes, 0, b->plane_bytes);
+    a.step = &m.step;
+    a.pos = m.pos;
+    a.planes.arrived = m.arrived;
+    a.planes.found = m.found;
+    if (ranks > 1) (*k)(&a, &(fake_grid){{(unsigned)ranks, heads, rows}, threads, shared + CU_JOIN_FIXED(threads), (unsigned)ranks});
+    else (*k)(&a, &(fake_grid){{heads, rows, 1}, threads, shared, 0});
+    assert_int_equal(m.step.bad_op, CU_NO_OP);
+    for (int r = 0; r < a.n_rows; r++) assert_int_equal(m.arrived[r], 0);
+    memcpy(left, b->out, b->out_bytes);
+    memcpy(left + b->out_bytes, b->planes, b->plane_bytes);
+    return left;
+}
+
+static void compare_join(const shape *s, int n_rows, int blocks)
+{
+    static const int most[] = {512, 16}; /* blocks of keys of a stage */
+    bench b;
+    make(&b, s, n_rows, blocks * CU_BLOCK - 3);
+    size_t results = (size_t)(n_rows * b.a.n_heads * b.a.n_splits), floats_of = results * (size_t)s->dim, all = b.out_bytes + b.plane_bytes;
+    for (size_t i = 0; i < floats_of; i++) b.part[i] = uniform();
+    for (size_t i = 0; i < results; i++) b.part[floats_of + 2 * i] = 8 * uniform(), b.part[floats_of + 2 * i + 1] = 1 + fabsf(uniform());
+    uint8_t *want = run_join(&b, 1, 512);
+    assert_true(((float *)want)[1] != ((float *)want)[0] && isfinite(((float *)want)[0]));
+    for (size_t i = 0; i < sizeof most / sizeof *most; i++) {
+        uint8_t *got = run_join(&b, CU_JOIN_RANKS, most[i]);
+        size_t at = 0;
+        while (at < all && got[at] == want[at]) at++;
+        if (at < all) fail_msg("%d dims, %d rows of %d blocks of keys, stages of up to %d: byte %zu of %zu + %zu", s->dim, n_rows, blocks, most[i], at, b.out_bytes, b.plane_bytes);
+        free(got);
+    }
+    free(want);
+    free_bench(&b);
+}
+
+static void test_join(void **state)
+{
+    (void)state;
+    static const shape shapes[] = {
+        {128, 1, 2, 32, 64, 0, 128, false, true, false, true},  {256, 1, 2, 32, 32, 0, 256, false, true, false, true},   {512, 1, 2, 64, 256, 0, 512, false, false, false, true},
+        {256, 2, 1, 32, 32, 0, 1, false, false, false, false},  {512, 1, 1, 64, 256, 0, 1, false, true, false, true},    {128, 1, 1, 32, 64, 0, 16, false, false, false, true},
+        {256, 1, 2, 32, 32, 5000, 64, false, true, false, true},
+    };
+    static const int blocks[] = {1, 40, 64, 130, 300, 515};
+    if (!emulated.lib) skip();
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        for (size_t k = 0; k < sizeof blocks / sizeof *blocks; k++) compare_join(&shapes[i], 1 + (int)(k == 3), blocks[k]);
+}
+
+static void test_join_backwards(void **state) { emulated_backwards(test_join, state); }
+
 static void test_backwards(void **state) { emulated_backwards(test_shapes, state); }
 
 int main(void)
 {
     emulated_open();
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_shapes), cmocka_unit_test(test_backwards)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_shapes), cmocka_unit_test(test_backwards), cmocka_unit_test(test_join), cmocka_unit_test(test_join_backwards)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -13,7 +13,8 @@ extern "C" {
     X(k_gemv4, cu_linears)                                                                                                         \
     X(k_gemv8, cu_linears) X(k_attn, cu_attention) X(k_attn_split, cu_attention) X(k_attn_merge, cu_attention)                     \
     X(k_attn_step64, cu_attn_step) X(k_attn_step128, cu_attn_step) X(k_attn_step256, cu_attn_step) X(k_attn_step512, cu_attn_step) \
-    X(k_attn_join, cu_attn_step) X(k_attn_cluster64, cu_attn_step) X(k_attn_cluster128, cu_attn_step) X(k_attn_cluster256, cu_attn_step) X(k_attn_cluster512, cu_attn_step) X(k_delta_step, cu_delta_step) X(k_conv, cu_conv) X(k_conv_keep, cu_conv) X(k_delta, cu_delta)    \
+    X(k_attn_join, cu_attn_step) X(k_attn_join_cluster, cu_attn_step)                                                               \
+    X(k_attn_cluster64, cu_attn_step) X(k_attn_cluster128, cu_attn_step) X(k_attn_cluster256, cu_attn_step) X(k_attn_cluster512, cu_attn_step) X(k_delta_step, cu_delta_step) X(k_conv, cu_conv) X(k_conv_keep, cu_conv) X(k_delta, cu_delta)    \
     X(k_moe_count, cu_sort) X(k_moe_sort, cu_sort) X(k_encode, cu_encode) X(k_remainders, cu_remainders) X(k_best, cu_best) X(k_change, cu_sample) X(k_top_count, cu_sample) X(k_top_take, cu_sample)                                       \
     X(k_attn_many64, cu_attention) X(k_attn_many128, cu_attention) X(k_attn_many256, cu_attention)                                 \
     X(k_delta_prepare, cu_delta) X(k_delta_scan, cu_delta) X(k_gemm_q4g64, cu_linear) X(k_gemm_q2g128, cu_linear)                  \

@@ -238,5 +238,9 @@ static inline void send8(uint32_t to, uint32_t a, uint32_t b, uint32_t barrier, 
     sts<2>(to, v);
     emu_sent(barrier, 8);
 }
+static inline void put_cluster_float(uint32_t to, float v, bool now)
+{
+    if (now) sts_float(to, v);
+}
 static inline float cluster_float(uint32_t at) { return lds_float(at); }
 #endif
