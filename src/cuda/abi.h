@@ -580,7 +580,7 @@ typedef struct cu_tape {
     int32_t n_phases, width; /* width: of the residual stream */
     int32_t x, row, planes, rests, plain, sums, chosen, ring, ring_bytes; /* places in shared memory; of the ring also how large it is */
     int32_t heads;           /* and of attention */
-    int32_t half_sums;       /* bytes of the sums; as many behind them are for those of what planes leave */
+    int32_t half_sums;       /* bytes of the sums; behind them are those of what planes leave */
 } cu_tape;
 
 /* k_attn_cluster: blocks of keys of a row, and thread blocks of a cluster at most; warps; shared memory beside the ring and o [n_splits][dim]. */

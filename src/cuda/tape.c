@@ -90,8 +90,8 @@ bool cu_tape_share(const reader *r, const cb_op *o, float *share)
 
 /* ---- rows ---- */
 
-/* Rotated or not; before that, as planes for plain products. */
-bool cu_tape_read_planes(reader *r, cu_tape_phase *p, cb_val v)
+/* The value v, rotated or not, as planes; before that, as planes for plain products. */
+static bool read_planes(reader *r, cu_tape_phase *p, cb_val v)
 {
     r->planes = r->plain = -1;
     while (op(r)) {
@@ -136,7 +136,7 @@ cu_tape_phase *cu_tape_read_norm(reader *r)
     if (r->d) p->norm_w = r->d->vectors[o->w[0]];
     if (!stream_source(r, p)) return NULL;
     r->at++;
-    return cu_tape_read_planes(r, p, o->out) ? p : NULL;
+    return read_planes(r, p, o->out) ? p : NULL;
 }
 
 /* ---- products ---- */
@@ -313,7 +313,7 @@ static bool read_row(reader *r, cb_val v)
 {
     int n = width_of(r, v);
     cu_tape_phase *p = cu_tape_new_phase(r, CU_TAPE_ROW, n);
-    if (!p || !cu_tape_fits(n, CU_TAPE_ROUNDS) || !source(r, p, v) || !cu_tape_read_planes(r, p, v)) return false;
+    if (!p || !cu_tape_fits(n, CU_TAPE_ROUNDS) || !source(r, p, v) || !read_planes(r, p, v)) return false;
     if (!is(r, 0, CB_LINEAR)) return false;
     p->adds = 1;
     if (!cu_tape_read_products(r, p)) return false;
@@ -360,11 +360,11 @@ static bool read_part(reader *r)
     mark before = here(r);
     if (!r->normed && read_half(r)) return true;
     back_to(r, before);
-    bool first = !r->n;
-    r->normed |= first;
-    if (r->normed && cu_tape_read_normed(r)) return true;
+    if (r->n && !r->normed) return false;
+    r->normed = true;
+    if (cu_tape_read_normed(r)) return true;
     back_to(r, before);
-    r->normed &= !first;
+    r->normed = r->n > 0;
     return false;
 }
 

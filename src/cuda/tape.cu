@@ -333,14 +333,11 @@ template <class F> __device__ __forceinline__ bool norm_phase(const cu_tape &a, 
     if (p.u.m.n_plain) plain.fetch(p, blockIdx.x);
     hear_row(p, me.told, v);
     if (e < p.n) put8(x + 4 * place(e), v[0]);
-    if (p.out && blockIdx.x == 0 && e < p.n) {
-        ((float4 *)(p.out + e))[0] = make_float4(v[0][0], v[0][1], v[0][2], v[0][3]);
-        ((float4 *)(p.out + e))[1] = make_float4(v[0][4], v[0][5], v[0][6], v[0][7]);
-    }
+    if (p.out && blockIdx.x == 0 && e < p.n) store8(p.out + e, v[0]);
     if (!p.tiles) return false;
     meet();
     if (threadIdx.x < 32) {
-        float ss = squares(me.shared + a.x / 4, p.n), mean = p.inverse != 0 ? ss * p.inverse : ss / (float)p.n, inv = 1.0f / sqrtf(mean + p.eps);
+        float inv = inverse_of(p, squares(me.shared + a.x / 4, p.n), p.eps);
         if (threadIdx.x == 0) sts_float(me.sm + CU_TAPE_WORDS, inv);
     }
     meet();

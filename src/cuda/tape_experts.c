@@ -38,7 +38,8 @@ static bool is_layer(const cu_tape_reader *r, int from)
     return known && same && is_linked(r, o);
 }
 
-bool cu_tape_read_experts_matrix(cu_tape_reader *r, cu_tape_phase *p, const cb_op *o, const cb_op *route)
+/* A matrix of experts whose rows stand in whole tiles. */
+static bool read_experts_matrix(cu_tape_reader *r, cu_tape_phase *p, const cb_op *o, const cb_op *route)
 {
     const cb_matrix *m = &r->p->weights[o->w[0]].matrix;
     int64_t stored = m->stored_rows ? m->stored_rows : m->rows;
@@ -46,6 +47,40 @@ bool cu_tape_read_experts_matrix(cu_tape_reader *r, cu_tape_phase *p, const cb_o
     if (p->u.m.route.step && p->u.m.route.step != stored / 16) return false;
     p->u.m.route.step = (int32_t)(stored / 16);
     return cu_tape_read_matrix(r, p, o);
+}
+
+cu_tape_phase *cu_tape_read_expert_units(cu_tape_reader *r, int n, int n_groups, const cb_op *gate, const cb_op *up, const cb_op *route, int32_t to, cu_tape_route *choice)
+{
+    cu_tape_phase *e = cu_tape_new_phase(r, CU_TAPE_EXPERTS, n);
+    if (!e) return NULL;
+    e->n_groups = n_groups;
+    if (!read_experts_matrix(r, e, gate, route) || !read_experts_matrix(r, e, up, route) || e->u.m.matrix[0].tiles != e->u.m.matrix[1].tiles) return NULL;
+    choice->tiles = e->u.m.matrix[0].tiles;
+    choice->step = e->u.m.route.step;
+    e->units = 1;
+    e->pieces = 2;
+    e->tiles = choice->k * choice->tiles;
+    e->u.m.matrix[0].to = to;
+    e->u.m.route = *choice;
+    return choice->tiles * 16 == choice->width ? e : NULL;
+}
+
+cu_tape_phase *cu_tape_read_expert_results(cu_tape_reader *r, const cb_op *down, const cb_op *shared, const cb_op *route, int32_t from, int group, cu_tape_route *choice)
+{
+    cu_tape_phase *d = cu_tape_new_phase(r, CU_TAPE_DOWN, choice->width);
+    if (!d) return NULL;
+    d->n_groups = choice->width / group; /* of each, while matrices are looked at */
+    if (!read_experts_matrix(r, d, down, route) || (shared && !cu_tape_read_matrix(r, d, shared))) return NULL;
+    d->tiles = d->u.m.matrix[0].tiles;
+    if ((shared && d->u.m.matrix[1].tiles != d->tiles) || d->tiles * 16 != r->p->values[r->x].width) return NULL;
+    choice->step = d->u.m.route.step;
+    d->pieces = choice->k + (shared != NULL);
+    d->n = d->pieces * choice->width;
+    d->n_groups = d->n / group;
+    d->from = from;
+    d->u.m.route = *choice;
+    d->u.m.matrix[0].to = cu_tape_words(r, d->tiles * 16);
+    return d;
 }
 
 bool cu_tape_read_experts(cu_tape_reader *r, cu_tape_phase *p, int from)
@@ -66,35 +101,13 @@ bool cu_tape_read_experts(cu_tape_reader *r, cu_tape_phase *p, int from)
     p->tiles = p->u.m.matrix[0].tiles;
     p->u.m.matrix[0].to = word + k * width;
 
-    cu_tape_phase *e = cu_tape_new_phase(r, CU_TAPE_EXPERTS, n);
-    if (!e) return false;
-    e->n_groups = p->n_groups;
-    if (!cu_tape_read_experts_matrix(r, e, &o[G], &o[ROUTE]) || !cu_tape_read_experts_matrix(r, e, &o[U], &o[ROUTE]) || e->u.m.matrix[0].tiles != e->u.m.matrix[1].tiles) return false;
-    route.tiles = e->u.m.matrix[0].tiles;
-    route.step = e->u.m.route.step;
-    e->units = 1;
-    e->pieces = 2;
-    e->tiles = k * route.tiles;
-    e->u.m.matrix[0].to = word;
-    e->u.m.route = route;
-
-    cu_tape_phase *d = cu_tape_new_phase(r, CU_TAPE_DOWN, width);
-    if (!d) return false;
-    d->n_groups = width / units->group; /* of each */
-    if (!cu_tape_read_experts_matrix(r, d, &o[DOWN], &o[ROUTE]) || !cu_tape_read_matrix(r, d, &o[SHARED_DOWN])) return false;
-    if (d->u.m.matrix[0].tiles != d->u.m.matrix[1].tiles || d->u.m.matrix[0].tiles * 16 != r->p->values[r->x].width || route.tiles * 16 != width) return false;
-    route.step = d->u.m.route.step;
-    d->n = all;
-    d->n_groups = all / units->group;
-    d->tiles = d->u.m.matrix[0].tiles;
-    d->pieces = k + 1;
-    d->from = word;
+    if (!cu_tape_read_expert_units(r, n, p->n_groups, &o[G], &o[U], &o[ROUTE], word, &route)) return false;
+    cu_tape_phase *d = cu_tape_read_expert_results(r, &o[DOWN], &o[SHARED_DOWN], &o[ROUTE], word, units->group, &route);
+    if (!d || !cu_tape_share(r, &o[SHARED_QUANT], &d->share)) return false;
     d->op = from + SHARED_QUANT;
     d->plain_op = from + QUANT;
-    if (!cu_tape_share(r, &o[SHARED_QUANT], &d->share)) return false;
-    d->u.m.route = route;
     r->x = o[ADD_GATED].out;
-    r->told[r->x] = d->u.m.matrix[0].to = cu_tape_words(r, r->p->values[r->x].width);
+    r->told[r->x] = d->u.m.matrix[0].to;
     r->at = from + N;
     return true;
 }

@@ -98,35 +98,16 @@ static bool read_experts(cu_tape_reader *r, const cb_op *o, int n, int at)
     int k = o[ROUTE].n[1], width = units->width, all = k * width;
     if (units->pair || n % rows->group || width % units->group || units->group != rows->group || width % 16 || !cu_tape_fits(all, 2)) return false;
     cu_tape_route route = {.n = o[ROUTE].n[0], .k = k, .kind = o[ROUTE].n[2], .op = at + ROUTE, .width = width, .groups = width / units->group, .logits = r->told[o[ROUTER].out]};
-    cu_tape_phase *e = cu_tape_new_phase(r, CU_TAPE_EXPERTS, n);
+    int32_t word = cu_tape_words(r, all);
+    cu_tape_phase *e = cu_tape_read_expert_units(r, n, n / rows->group, &o[G], &o[U], &o[ROUTE], word, &route);
     if (!e) return false;
     e->norm_w = vector_of(r, o[NORM_E].w[0]);
     e->op = at + QUANT_E;
-    e->n_groups = n / rows->group;
-    if (!cu_tape_read_experts_matrix(r, e, &o[G], &o[ROUTE]) || !cu_tape_read_experts_matrix(r, e, &o[U], &o[ROUTE]) || e->u.m.matrix[0].tiles != e->u.m.matrix[1].tiles) return false;
-    if (e->u.m.matrix[0].tiles * 16 != width) return false;
-    route.tiles = e->u.m.matrix[0].tiles;
-    route.step = e->u.m.route.step;
-    e->units = 1;
-    e->pieces = 2;
-    e->tiles = k * route.tiles;
-    e->u.m.matrix[0].to = cu_tape_words(r, all);
-    e->u.m.route = route;
     e->u.m.expert_scale = vector_of(r, o[ROUTE].w[0]);
-
-    cu_tape_phase *d = cu_tape_new_phase(r, CU_TAPE_DOWN, width);
+    cu_tape_phase *d = cu_tape_read_expert_results(r, &o[RESULTS], NULL, &o[ROUTE], word, units->group, &route);
     if (!d) return false;
-    d->n_groups = width / units->group; /* of each */
-    if (!cu_tape_read_experts_matrix(r, d, &o[RESULTS], &o[ROUTE]) || d->u.m.matrix[0].tiles * 16 != n) return false;
-    route.step = d->u.m.route.step;
-    d->n = all;
-    d->n_groups = all / units->group;
-    d->tiles = d->u.m.matrix[0].tiles;
-    d->pieces = k;
-    d->from = e->u.m.matrix[0].to;
     d->plain_op = at + QUANT_G;
-    d->u.m.route = route;
-    r->told[o[SUM].out] = d->u.m.matrix[0].to = cu_tape_words(r, n);
+    r->told[o[SUM].out] = d->u.m.matrix[0].to;
     return true;
 }
 

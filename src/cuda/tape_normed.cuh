@@ -19,8 +19,8 @@ __device__ __forceinline__ void fetch_vector(const cu_tape &a, const worker &me,
 /* The inverse of the root of the mean square of a row of n values, `row` bytes from the beginning, for all to read at CU_TAPE_INVERSES + 4*which; by one warp. */
 __device__ __forceinline__ void put_inverse(const worker &me, const cu_tape_phase &p, int row, float eps, int which)
 {
-    float ss = squares<8>(me.shared + row / 4, p.n), mean = p.inverse != 0 ? ss * p.inverse : ss / (float)p.n;
-    if (threadIdx.x % 32 == 0) sts_float(me.sm + CU_TAPE_INVERSES + 4 * which, 1.0f / sqrtf(mean + eps));
+    float inv = inverse_of(p, squares<8>(me.shared + row / 4, p.n), eps);
+    if (threadIdx.x % 32 == 0) sts_float(me.sm + CU_TAPE_INVERSES + 4 * which, inv);
 }
 
 /* The row at `row` bytes, times that inverse, times vector k; zeros where this worker has nothing. */
@@ -77,10 +77,7 @@ __device__ __forceinline__ bool next_stream(const cu_tape &a, const worker &me, 
             get8(before, at);
             each<8>([&](int i) { v[0][i] = (before[i] + v[0][i]) * scale; });
         }
-        if (stage && p.out && blockIdx.x == 0 && in) {
-            ((float4 *)(p.out + e))[0] = make_float4(v[0][0], v[0][1], v[0][2], v[0][3]);
-            ((float4 *)(p.out + e))[1] = make_float4(v[0][4], v[0][5], v[0][6], v[0][7]);
-        }
+        if (stage && p.out && blockIdx.x == 0 && in) store8(p.out + e, v[0]);
         if (stage && !p.tiles) return false;
         if (e < (p.n + 511) / 512 * 512) put8(at, v[0]); /* squares() */
         meet();

@@ -40,8 +40,6 @@ float cu_tape_inverse(int n);
 bool cu_tape_is_single(const cu_tape_reader *r, cb_val v);
 /* The op at hand is a norm of a residual stream of n values: the phase of it, and that to planes; NULL: it is none, or does not fit. */
 cu_tape_phase *cu_tape_read_norm(cu_tape_reader *r);
-/* Ops that make planes of v; p: the phase. */
-bool cu_tape_read_planes(cu_tape_reader *r, cu_tape_phase *p, cb_val v);
 /* All products of the planes at hand that follow each other; their outputs have no place yet. */
 bool cu_tape_read_products(cu_tape_reader *r, cu_tape_phase *p);
 /* One more matrix of 8 bits, group 64, of p's plain products. */
@@ -55,6 +53,9 @@ bool cu_tape_read_normed(cu_tape_reader *r);
 /* tape_experts.c: behind the products, from op `from` on, of a router, a shared expert's gate, gate_proj and up_proj, which phase p has: the experts, up to the
  * next residual stream. */
 bool cu_tape_read_experts(cu_tape_reader *r, cu_tape_phase *p, int from);
-/* A matrix of experts whose rows stand in whole tiles. */
-bool cu_tape_read_experts_matrix(cu_tape_reader *r, cu_tape_phase *p, const cb_op *o, const cb_op *route);
+/* The phases of chosen experts. Units of rows of n values in n_groups groups, told from word `to` on; gate, up, route: the ops. *choice, where what the route's op
+ * says and `width` are filled in, gets tiles. NULL: they do not fit. */
+cu_tape_phase *cu_tape_read_expert_units(cu_tape_reader *r, int n, int n_groups, const cb_op *gate, const cb_op *up, const cb_op *route, int32_t to, cu_tape_route *choice);
+/* What they make of units told from word `from` on, in groups of so many; shared: the op of one more expert's matrix, whose units stand behind theirs, or NULL. */
+cu_tape_phase *cu_tape_read_expert_results(cu_tape_reader *r, const cb_op *down, const cb_op *shared, const cb_op *route, int32_t from, int group, cu_tape_route *choice);
 #endif

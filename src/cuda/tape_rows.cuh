@@ -31,6 +31,13 @@ __device__ __forceinline__ void get8(float (&v)[8], uint32_t at)
     v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
 }
 
+/* Eight values to memory. */
+__device__ __forceinline__ void store8(float *to, const float (&v)[8])
+{
+    ((float4 *)to)[0] = make_float4(v[0], v[1], v[2], v[3]);
+    ((float4 *)to)[1] = make_float4(v[4], v[5], v[6], v[7]);
+}
+
 /* ---- words ---- */
 
 __device__ __forceinline__ bool untold(float v) { return __float_as_uint(v) == CU_UNTOLD; }
@@ -298,6 +305,12 @@ template <class A> __device__ __forceinline__ uint32_t plain_rests(const cu_tape
     put_plain(p, v[0], sm + a.plain + 2 * p.n + p.n / 8, q);
     meet();
     return 2;
+}
+/* What a row is multiplied by whose squares have the sum ss. */
+__device__ __forceinline__ float inverse_of(const cu_tape_phase &p, float ss, float eps)
+{
+    float mean = p.inverse != 0 ? ss * p.inverse : ss / (float)p.n;
+    return 1.0f / sqrtf(mean + eps);
 }
 /* The row that was put at `from`, normed. */
 __device__ __forceinline__ void norm_again(uint32_t from, float inv, const float *weight, float (&v)[8])

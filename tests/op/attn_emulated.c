@@ -160,6 +160,14 @@ none:
     return NULL;
 }
 
+/* The first byte that differs, or n. */
+static size_t first_difference(const uint8_t *a, const uint8_t *b, size_t n)
+{
+    size_t at = 0;
+    while (at < n && a[at] == b[at]) at++;
+    return at;
+}
+
 static void compare(const shape *s, int n_rows, int tokens)
 {
     static const int forms[][2] = {{16, 6}, {16, 2}, {8, 4}, {8, 3}}; /* thread blocks at most, halves of the ring */
@@ -168,9 +176,8 @@ static void compare(const shape *s, int n_rows, int tokens)
     uint8_t *want = run(&b, 0, 0);
     for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
         uint8_t *got = run(&b, forms[i][0], forms[i][1]);
-        size_t at = 0, all = b.kv_bytes + b.out_bytes + b.plane_bytes;
-        while (got && at < all && got[at] == want[at]) at++;
-        if (got && at < all)
+        size_t all = b.kv_bytes + b.out_bytes + b.plane_bytes, at = got ? first_difference(got, want, all) : all;
+        if (at < all)
             fail_msg("%d dims, %d x %d heads, %d rows of %d tokens, %d thread blocks, %d halves: byte %zu of %zu + %zu + %zu", s->dim, s->kv_heads, s->per, n_rows, tokens, forms[i][0], forms[i][1],
                      at, b.kv_bytes, b.out_bytes, b.plane_bytes);
         free(got);
@@ -233,8 +240,7 @@ static void compare_join(const shape *s, int n_rows, int blocks)
     assert_true(((float *)want)[1] != ((float *)want)[0] && isfinite(((float *)want)[0]));
     for (size_t i = 0; i < sizeof most / sizeof *most; i++) {
         uint8_t *got = run_join(&b, CU_JOIN_RANKS, most[i]);
-        size_t at = 0;
-        while (at < all && got[at] == want[at]) at++;
+        size_t at = first_difference(got, want, all);
         if (at < all) fail_msg("%d dims, %d rows of %d blocks of keys, stages of up to %d: byte %zu of %zu + %zu", s->dim, n_rows, blocks, most[i], at, b.out_bytes, b.plane_bytes);
         free(got);
     }
